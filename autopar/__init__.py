@@ -12,7 +12,16 @@ if TYPE_CHECKING:
     from autopar import operators
     from autopar.api.calibrate import Calibration, calibrate
     from autopar.api.compiled import Compiled, compile, plan
-    from autopar.api.constraints import at, data_parallel, forbid, manual, pin, replicate, semi_auto, tie
+    from autopar.api.constraints import (
+        at,
+        data_parallel,
+        forbid,
+        manual,
+        pin,
+        replicate,
+        semi_auto,
+        tie,
+    )
     from autopar.api.front import Front, front
     from autopar.api.options import PlanOptions
     from autopar.api.plan import Plan, compare

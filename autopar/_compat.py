@@ -56,7 +56,9 @@ def open_jaxpr(jaxpr: Any) -> tuple[Any, tuple[Any, ...]]:
     inner = jaxpr.jaxpr if hasattr(jaxpr, "jaxpr") else jaxpr
     consts = tuple(getattr(jaxpr, "consts", ()))
     if len(consts) != len(inner.constvars):
-        raise ValueError(f"a jaxpr with {len(inner.constvars)} constvars came with {len(consts)} constants")
+        raise ValueError(
+            f"a jaxpr with {len(inner.constvars)} constvars came with {len(consts)} constants"
+        )
     return inner, consts
 
 
@@ -109,7 +111,9 @@ def is_reference(value: object) -> bool:
 
 def is_key_dtype(dtype: Any) -> bool:
     """Whether `dtype` is that of typed PRNG keys (key<fry>, ...)."""
-    return not isinstance(dtype, np.dtype) and bool(untyped_jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key))
+    return not isinstance(dtype, np.dtype) and bool(
+        untyped_jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key)
+    )
 
 
 def key_implementation(dtype: Any) -> Any:
@@ -247,7 +251,10 @@ def remat_primitive() -> Any:
 
 
 def make_mesh(
-    sizes: Sequence[int], names: Sequence[str], devices: Sequence[Any] | None = None, explicit: Collection[str] = ()
+    sizes: Sequence[int],
+    names: Sequence[str],
+    devices: Sequence[Any] | None = None,
+    explicit: Collection[str] = (),
 ) -> Mesh:
     """A JAX mesh over `devices`, row-major and in the order given; None: the first that are there.
 
@@ -259,7 +266,9 @@ def make_mesh(
     count = int(np.prod(tuple(sizes), dtype=np.int64))
     given: list[Any] = list(untyped_jax.devices() if devices is None else devices)
     if len(given) < count:
-        raise ValueError(f"a mesh of sizes {tuple(sizes)} needs {count} devices, there are {len(given)}")
+        raise ValueError(
+            f"a mesh of sizes {tuple(sizes)} needs {count} devices, there are {len(given)}"
+        )
     grid = np.array(given[:count], dtype=object).reshape(tuple(sizes))
     types = tuple(AxisType.Explicit if name in explicit else AxisType.Auto for name in names)
     return Mesh(grid, tuple(names), axis_types=types)
@@ -269,7 +278,9 @@ def shard_map(
     function: Callable[..., Any], mesh: Mesh, in_specs: Any, out_specs: Any, check_vma: bool = True
 ) -> Callable[..., Any]:
     """`jax.shard_map` with every argument named."""
-    return untyped_jax.shard_map(function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=check_vma)
+    return untyped_jax.shard_map(
+        function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=check_vma
+    )
 
 
 def varying_axes(value: Any) -> frozenset[str]:
@@ -319,12 +330,17 @@ def callback_of(name: str, params: dict[str, Any]) -> Callable[..., Any]:
 
 def _print_debug(params: dict[str, Any], *values: Any) -> None:
     """What `jax.debug.print` prints."""
-    given, static = iter(values), dict(params["static_args"])
+    given = iter(values)
+    static = dict(params["static_args"])
     leaves = [static[n] if n in static else next(given) for n in range(len(values) + len(static))]
     args, kwargs = untyped_jax.tree_util.tree_unflatten(params["in_tree"], leaves)
     options: Any = dict(params["np_printoptions"])
     with np.printoptions(**{name: options[name] for name in options if name != "override_repr"}):
-        text = params["fmt"].format(*args, **kwargs) if params["has_placeholders"] or args or kwargs else params["fmt"]
+        text = (
+            params["fmt"].format(*args, **kwargs)
+            if params["has_placeholders"] or args or kwargs
+            else params["fmt"]
+        )
         print(text)
 
 
@@ -341,7 +357,11 @@ def is_ordered(eqn: Any) -> bool:
 def row_major(value: Any) -> Any:
     """`value`, which the compiler has to keep row-major; an array that has its values already is left as it is."""
     layout: Any = jax_layout
-    return layout.with_layout_constraint(value, layout.Layout(tuple(range(value.ndim)))) if is_tracer(value) else value
+    return (
+        layout.with_layout_constraint(value, layout.Layout(tuple(range(value.ndim))))
+        if is_tracer(value)
+        else value
+    )
 
 
 def function_of(jaxpr: Any) -> Callable[..., list[Any]]:
@@ -370,7 +390,8 @@ def run_text(text: str) -> Callable[[Sequence[Any]], list[np.ndarray[Any, Any]]]
     def run(operands: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
         placed = [untyped_jax.device_put(operand, device) for operand in operands]
         return [
-            np.asarray(shard) for (shard,) in loaded.execute_sharded(placed).disassemble_into_single_device_arrays()
+            np.asarray(shard)
+            for (shard,) in loaded.execute_sharded(placed).disassemble_into_single_device_arrays()
         ]
 
     return run

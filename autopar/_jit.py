@@ -24,7 +24,8 @@ def compiled_inner(kernel: Callable[P, R]) -> Callable[P, R]:
     So it may do without counts of references, which take longer than its own work: numba moves one, atomically and
     for all threads, for every array of a tuple whenever that is read. What allocates nevertheless does not compile.
     """
-    return _compiled(kernel, _nrt=False)  # numba's own tests use it; its documentation does not name it
+    # numba's own tests use it; its documentation does not name it
+    return _compiled(kernel, _nrt=False)
 
 
 def _compiled(kernel: Callable[P, R], **flags: bool) -> Callable[P, R]:

@@ -11,7 +11,15 @@ import numpy as np
 from jax.extend import core as jex
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec, Sharding
 
-from autopar._compat import bind_params, is_jaxpr, is_key_dtype, is_literal, is_tracing, untyped_jax, without_mesh
+from autopar._compat import (
+    bind_params,
+    is_jaxpr,
+    is_key_dtype,
+    is_literal,
+    is_tracing,
+    untyped_jax,
+    without_mesh,
+)
 
 
 def has_explicit_axes(mesh: AbstractMesh) -> bool:
@@ -48,7 +56,8 @@ def aval_of(value: Any) -> Any:
     else:
         aval = jax.typeof(value)
     dtype = aval.dtype if is_key_dtype(aval.dtype) else jax.dtypes.canonicalize_dtype(aval.dtype)
-    shape, weak = tuple(aval.shape), bool(aval.weak_type)
+    shape = tuple(aval.shape)
+    weak = bool(aval.weak_type)
     space = {"memory_space": untyped_jax.memory.Space.Host} if is_on_host(aval) else {}
     return untyped_jax.core.ShapedArray(shape, dtype, weak_type=weak, **space)
 
@@ -68,7 +77,9 @@ def spec_of(aval: Any) -> jax.ShapeDtypeStruct:
     """The ShapeDtypeStruct with this abstract value, weak type included; of a sharding only the memory is kept."""
     sharding: Any = None
     if is_on_host(aval):
-        sharding = jax.sharding.SingleDeviceSharding(untyped_jax.local_devices()[0], memory_kind=HOST)
+        sharding = jax.sharding.SingleDeviceSharding(
+            untyped_jax.local_devices()[0], memory_kind=HOST
+        )
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=sharding, weak_type=aval.weak_type)
 
 
@@ -88,11 +99,20 @@ def sharding_in_type(value: Any) -> NamedSharding | None:
 def _explicit_part(sharding: NamedSharding) -> PartitionSpec:
     mesh: Any = sharding.mesh
     spec: Any = sharding.spec
-    hidden = {name for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind != AxisType.Explicit}
+    hidden = {
+        name
+        for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True)
+        if kind != AxisType.Explicit
+    }
     if not hidden:
         return spec
-    named = [() if axes is None else (axes,) if isinstance(axes, str) else tuple(axes) for axes in spec]
-    return PartitionSpec(*(tuple(axis for axis in axes if axis not in hidden) or None for axes in named))
+
+    named = [
+        () if axes is None else (axes,) if isinstance(axes, str) else tuple(axes) for axes in spec
+    ]
+    return PartitionSpec(
+        *(tuple(axis for axis in axes if axis not in hidden) or None for axes in named)
+    )
 
 
 def typed_as(value: Any, aval: Any) -> Any:
@@ -129,7 +149,10 @@ def without_shardings(params: dict[str, Any]) -> dict[str, Any]:
 def off_mesh(params: dict[str, Any]) -> dict[str, Any]:
     """As `without_shardings`; what combines two elements, as those of a scatter, is off the mesh of its context too."""
     plain = without_shardings(params)
-    return {name: _traced_off_mesh(value) if _is_of_scalars(value) else value for name, value in plain.items()}
+    return {
+        name: _traced_off_mesh(value) if _is_of_scalars(value) else value
+        for name, value in plain.items()
+    }
 
 
 def _is_of_scalars(value: Any) -> bool:
@@ -143,7 +166,9 @@ def _is_of_scalars(value: Any) -> bool:
 def _traced_off_mesh(jaxpr: Any) -> Any:
     inner = getattr(jaxpr, "jaxpr", jaxpr)
     with without_mesh():
-        closed = untyped_jax.make_jaxpr(partial(_evaluated, inner))(*(spec_of(var.aval) for var in inner.invars))
+        closed = untyped_jax.make_jaxpr(partial(_evaluated, inner))(
+            *(spec_of(var.aval) for var in inner.invars)
+        )
     return closed if isinstance(jaxpr, jex.ClosedJaxpr) else closed.jaxpr
 
 
@@ -155,8 +180,13 @@ def _evaluated(jaxpr: Any, *operands: Any) -> list[Any]:
         return atom.val if is_literal(atom) else values[atom]
 
     for eqn in jaxpr.eqns:
-        results = eqn.primitive.bind(*map(read, eqn.invars), **bind_params(eqn.primitive, off_mesh(eqn.params)))
-        values.update(zip(eqn.outvars, results if eqn.primitive.multiple_results else [results], strict=True))
+        results = eqn.primitive.bind(
+            *map(read, eqn.invars), **bind_params(eqn.primitive, off_mesh(eqn.params))
+        )
+        values.update(
+            zip(eqn.outvars, results if eqn.primitive.multiple_results else [results], strict=True)
+        )
+
     return [read(atom) for atom in jaxpr.outvars]
 
 

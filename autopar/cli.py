@@ -33,8 +33,16 @@ app = typer.Typer(
 
 _TIME_HELP = "seconds of searching, then the best so far: another run may differ; default: no limit"
 _MESH_FORM = "expected NAME=SIZE,NAME=SIZE with sizes >= 1, for example data=2,model=4"
-_SIZE_FORM = "expected a number of bytes, with or without a unit, for example 16GiB, 512MiB, 80GB or 1e9"
-_DEFAULTS = {"cluster": None, "mesh": None, "memory_limit_bytes": None, "mode": "auto", "dump": None}
+_SIZE_FORM = (
+    "expected a number of bytes, with or without a unit, for example 16GiB, 512MiB, 80GB or 1e9"
+)
+_DEFAULTS = {
+    "cluster": None,
+    "mesh": None,
+    "memory_limit_bytes": None,
+    "mode": "auto",
+    "dump": None,
+}
 _TASK_FORM = "(fn, example_args) or (fn, example_args, options)"
 
 
@@ -56,22 +64,35 @@ def report(
     target: Annotated[
         str,
         typer.Argument(
-            metavar="TARGET", help="FILE.py:FUNCTION, which returns (fn, example_args), or a saved PLAN.json"
+            metavar="TARGET",
+            help="FILE.py:FUNCTION, which returns (fn, example_args), or a saved PLAN.json",
         ),
     ],
     cluster: Annotated[
         str | None, typer.Option(help="cluster profile or its file; default: the devices present")
     ] = None,
-    mesh: Annotated[str | None, typer.Option(help="axis sizes, data=2,model=4; default: the best is searched")] = None,
-    memory_limit: Annotated[str | None, typer.Option(help="of a device, 16GiB; default: all that it has")] = None,
+    mesh: Annotated[
+        str | None, typer.Option(help="axis sizes, data=2,model=4; default: the best is searched")
+    ] = None,
+    memory_limit: Annotated[
+        str | None, typer.Option(help="of a device, 16GiB; default: all that it has")
+    ] = None,
     mode: Annotated[str | None, typer.Option(help="auto (the default) or data_parallel")] = None,
     json: Annotated[Path | None, typer.Option(help="write the report as JSON")] = None,
     html: Annotated[Path | None, typer.Option(help="write the report as an HTML page")] = None,
     save: Annotated[Path | None, typer.Option(help="write the plan, for autopar.Plan.load")] = None,
-    timeline: Annotated[Path | None, typer.Option(help="write the step as a trace, for ui.perfetto.dev")] = None,
-    dump: Annotated[Path | None, typer.Option(help="directory for every stage of the program")] = None,
-    verify: Annotated[bool, typer.Option("--verify", help="prove the lower bound anew, by other code")] = False,
-    prices: Annotated[bool, typer.Option("--prices", help="what constraints and carry cost, planned for each")] = False,
+    timeline: Annotated[
+        Path | None, typer.Option(help="write the step as a trace, for ui.perfetto.dev")
+    ] = None,
+    dump: Annotated[
+        Path | None, typer.Option(help="directory for every stage of the program")
+    ] = None,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="prove the lower bound anew, by other code")
+    ] = False,
+    prices: Annotated[
+        bool, typer.Option("--prices", help="what constraints and carry cost, planned for each")
+    ] = False,
     time_limit: Annotated[float | None, typer.Option(help=_TIME_HELP, min=0)] = None,
 ) -> None:
     """Plan a function, or read a saved plan, and print what the plan says."""
@@ -93,20 +114,31 @@ def report(
 
 @app.command()
 def front(
-    target: Annotated[str, typer.Argument(metavar="TARGET", help="FILE.py:FUNCTION, which returns (fn, example_args)")],
+    target: Annotated[
+        str,
+        typer.Argument(metavar="TARGET", help="FILE.py:FUNCTION, which returns (fn, example_args)"),
+    ],
     cluster: Annotated[
         str | None, typer.Option(help="cluster profile or its file; default: the devices present")
     ] = None,
-    mesh: Annotated[str | None, typer.Option(help="axis sizes, data=2,model=4; default: the best is searched")] = None,
+    mesh: Annotated[
+        str | None, typer.Option(help="axis sizes, data=2,model=4; default: the best is searched")
+    ] = None,
     points: Annotated[int, typer.Option(help="how many memory limits are searched")] = 10,
     time_limit: Annotated[float | None, typer.Option(help=_TIME_HELP, min=0)] = None,
-    save: Annotated[Path | None, typer.Option(help="directory for the plans, for autopar.Plan.load")] = None,
+    save: Annotated[
+        Path | None, typer.Option(help="directory for the plans, for autopar.Plan.load")
+    ] = None,
 ) -> None:
     """Plan a function for one memory limit after another, and print the fastest plan for each."""
     with _one_line_errors():
         if save is not None and not save.is_dir():
             raise BadArgument(f"cannot write into {str(save)!r}: there is no such directory")
-        given = {"cluster": cluster, "mesh": None if mesh is None else parse_mesh(mesh), "time_limit_s": time_limit}
+        given = {
+            "cluster": cluster,
+            "mesh": None if mesh is None else parse_mesh(mesh),
+            "time_limit_s": time_limit,
+        }
         task = load_task(*parse_target(target))
         from autopar.api.front import front as search_front
 
@@ -121,11 +153,19 @@ def front(
 
 @app.command()
 def calibrate(
-    cluster_name: Annotated[str | None, typer.Option(help="name of the cluster; default: of its devices")] = None,
-    output: Annotated[Path, typer.Option(help="the cluster file, for --cluster")] = Path("calibrated.toml"),
-    plot: Annotated[Path | None, typer.Option(help="measured against predicted times as an image")] = None,
+    cluster_name: Annotated[
+        str | None, typer.Option(help="name of the cluster; default: of its devices")
+    ] = None,
+    output: Annotated[Path, typer.Option(help="the cluster file, for --cluster")] = Path(
+        "calibrated.toml"
+    ),
+    plot: Annotated[
+        Path | None, typer.Option(help="measured against predicted times as an image")
+    ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="fewer sizes and types")] = False,
-    time_limit: Annotated[float, typer.Option(help="seconds, then what is measured until then", min=1)] = 240.0,
+    time_limit: Annotated[
+        float, typer.Option(help="seconds, then what is measured until then", min=1)
+    ] = 240.0,
 ) -> None:
     """Measure the devices present, and write a cluster file; Ctrl-C keeps what was measured until then."""
     with _one_line_errors():
@@ -159,7 +199,9 @@ def demo() -> None:
 
 @app.command()
 def clusters(
-    name: Annotated[str | None, typer.Argument(help="a cluster or its file: the numbers it rests on")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="a cluster or its file: the numbers it rests on")
+    ] = None,
 ) -> None:
     """List the clusters that are known by name, or the numbers of one, where they are from and how obtained."""
     with _one_line_errors():
@@ -284,34 +326,48 @@ def _location(error: BaseException, path: Path) -> str:
     """The innermost line of the user's file that `error` passed through; "" if it passed through none."""
     if isinstance(error, SyntaxError):
         return f" ({error.filename}:{error.lineno})"
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == path]
+    lines = [
+        frame.lineno
+        for frame in traceback.extract_tb(error.__traceback__)
+        if Path(frame.filename) == path
+    ]
     return f" ({path}:{lines[-1]})" if lines else ""
 
 
 def _report_of(
-    target: str, given: Mapping[str, object], save: Path | None, timeline: Path | None, verify: bool, prices: bool
+    target: str,
+    given: Mapping[str, object],
+    save: Path | None,
+    timeline: Path | None,
+    verify: bool,
+    prices: bool,
 ) -> tuple[Report, Sequence[ConstraintPrice]]:
     """The report of a saved plan, or of a function planned now: saved, its timeline saved, its bound verified; and the
     prices that go with it.
     """
     if target.endswith(".json"):
         if given or verify or prices or save is not None or timeline is not None:
-            raise BadArgument(f"{target!r} is planned already: only --json and --html go with a saved plan")
+            raise BadArgument(
+                f"{target!r} is planned already: only --json and --html go with a saved plan"
+            )
         from autopar.api.plan_file import load
 
         return load(Path(target)).report, ()
+
     task = load_task(*parse_target(target))
     from autopar.api.compiled import plan
 
     keywords = _timed({**_DEFAULTS, **task.options, **given})
     with _status(target, keywords) as keywords, _one_line_warnings():
         made = plan(task.fn, *task.args, **keywords)
+
     if save is not None:
         made.save(save)
     if timeline is not None:
         made.timeline().save(timeline)
     if verify:
         _print(f"{made.verify()}\n\n")
+
     return made.summary, made.prices(every=prices)
 
 
@@ -340,10 +396,15 @@ def _timed(keywords: dict[str, Any]) -> dict[str, Any]:
     from autopar.search.task import SearchOptions
 
     options: SearchOptions = keywords.get("options") or SearchOptions()
-    return {**keywords, "options": replace(options, solve=replace(options.solve, time_limit_s=limit_s))}
+    return {
+        **keywords,
+        "options": replace(options, solve=replace(options.solve, time_limit_s=limit_s)),
+    }
 
 
-def _print_report(made: Report, prices: Sequence[ConstraintPrice], json: Path | None, html: Path | None) -> None:
+def _print_report(
+    made: Report, prices: Sequence[ConstraintPrice], json: Path | None, html: Path | None
+) -> None:
     from autopar.report import render
 
     for path, write in ((json, render.to_json), (html, render.html)):

@@ -23,7 +23,15 @@ from rich.progress import (
 from rich.table import Table
 
 import autopar
-from autopar.emit.measure import Step, Training, data_parallel, describe_devices, plain, train, use_virtual_devices
+from autopar.emit.measure import (
+    Step,
+    Training,
+    data_parallel,
+    describe_devices,
+    plain,
+    train,
+    use_virtual_devices,
+)
 from autopar.errors import AutoparError
 from autopar.inspect.compare import ProgramComparison, compare
 from autopar.inspect.hlo import collectives_of, compile_unmerged
@@ -70,9 +78,18 @@ class DemoOutcome:
 
 EXAMPLES = (
     Example(
-        "digits_mlp.py", "A 784-512-512-10 classifier of handwritten digits, 10 epochs", {"epochs": 10}, 30, note=RELU
+        "digits_mlp.py",
+        "A 784-512-512-10 classifier of handwritten digits, 10 epochs",
+        {"epochs": 10},
+        30,
+        note=RELU,
     ),
-    Example("gpt_text.py", "A GPT of 4 layers on Python's own manual, with dropout and Adam", {"steps": 60}, 5),
+    Example(
+        "gpt_text.py",
+        "A GPT of 4 layers on Python's own manual, with dropout and Adam",
+        {"steps": 60},
+        5,
+    ),
 )
 
 
@@ -83,7 +100,10 @@ def run(console: Console, examples: Sequence[Example] = EXAMPLES) -> None:
       AutoparError: if JAX has started with fewer devices, or an example is missing.
     """
     use_virtual_devices(DEVICES)
-    console.print(f"On {describe_devices()}. A step is timed with all that calling it takes.\n", highlight=False)
+    console.print(
+        f"On {describe_devices()}. A step is timed with all that calling it takes.\n",
+        highlight=False,
+    )
     for example in examples:
         console.rule(example.title)
         show(console, example, measure(console, example))
@@ -99,10 +119,14 @@ def load_example(file: str) -> ModuleType:
     places = [package / "examples" / file, package.parent / "examples" / file]
     path = next((place for place in places if place.is_file()), None)
     if path is None:
-        raise AutoparError(f"the example {file} is missing: looked for {' and '.join(map(str, places))}")
+        raise AutoparError(
+            f"the example {file} is missing: looked for {' and '.join(map(str, places))}"
+        )
+
     spec = spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
         raise AutoparError(f"{path} is no Python module")
+
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -115,23 +139,34 @@ def measure(console: Console, example: Example) -> DemoOutcome:
     step, args = module.training_step()
     batches = list(module.batches(**example.batches))
     compiled = autopar.compile(step)
+
     with Progress(*_columns(), console=console) as progress:
         plan = _watched(progress, "planning", lambda: compiled.plan(*args))
-        emitted, merged = _watched(progress, "compiling, to look inside", lambda: _compare(compiled, plan, args))
+        emitted, merged = _watched(
+            progress, "compiling, to look inside", lambda: _compare(compiled, plan, args)
+        )
         trained = _training(progress, args[0], example.block)
         dp_batches = batches[: example.block * (1 + example.timed_blocks)]
         return DemoOutcome(
             plan.summary,
             trained("training, planned", compiled, batches),
             trained("training, plain", plain(step), batches),
-            trained("timing data parallelism", data_parallel(step, len(args) - 1, DEVICES), dp_batches),
+            trained(
+                "timing data parallelism", data_parallel(step, len(args) - 1, DEVICES), dp_batches
+            ),
             emitted,
             merged,
         )
 
 
 def _columns() -> Sequence[ProgressColumn]:
-    return SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    return (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
 
 
 def _watched(progress: Progress, title: str, work: Callable[[], Any]) -> Any:
@@ -141,7 +176,9 @@ def _watched(progress: Progress, title: str, work: Callable[[], Any]) -> Any:
     return result
 
 
-def _training(progress: Progress, state: Any, block: int) -> Callable[[str, Step, Sequence[Any]], Training]:
+def _training(
+    progress: Progress, state: Any, block: int
+) -> Callable[[str, Step, Sequence[Any]], Training]:
     def trained(title: str, step: Step, batches: Sequence[Any]) -> Training:
         task = progress.add_task(title, total=len(batches))
         return train(step, state, batches, block, lambda steps: progress.advance(task, steps))
@@ -175,7 +212,11 @@ def _short(report: Report) -> list[Section]:
     first, *rest = sections(report)
     rows = [row for row in report.inputs if "['opt']" not in row.name]
     title = "Inputs" if len(rows) == len(report.inputs) else "Inputs, without the optimiser's"
-    return [first, tensor_section(title, rows), *(section for section in rest if section.title == "Collectives")]
+    return [
+        first,
+        tensor_section(title, rows),
+        *(section for section in rest if section.title == "Collectives"),
+    ]
 
 
 def largest_difference(one: Training, other: Training) -> float:
@@ -196,7 +237,8 @@ def _losses(outcome: DemoOutcome, rows: int = 10) -> Table:
     table = _table("Loss", "step", "planned", "plain", "difference")
     last = len(outcome.planned.losses) - 1
     for n in dict.fromkeys(round(last * row / (rows - 1)) for row in range(rows)):
-        a, b = outcome.planned.losses[n], outcome.plain.losses[n]
+        a = outcome.planned.losses[n]
+        b = outcome.plain.losses[n]
         table.add_row(str(n + 1), f"{a:.6f}", f"{b:.6f}", f"{a - b:+.1e}")
     return table
 
@@ -213,8 +255,10 @@ def _collectives(comparison: ProgramComparison) -> Table:
         planned += [move.size_bytes for move in gone if (move.kind, move.axes) == (kind, axes)]
         found = [pair.found.size_bytes for pair in became]
         table.add_row(kind, " ".join(axes), *_count(planned), *_count(found))
+
     for found in comparison.unplanned:
         table.add_row(found.kind, "", *_count([]), *_count([found.size_bytes]))
+
     return table
 
 
@@ -224,7 +268,9 @@ def _count(sizes: list[int]) -> tuple[str, str]:
 
 def _verdict(outcome: DemoOutcome) -> str:
     same = "the same" if outcome.emitted.exact else "not the same"
-    lines = [f"Predicted and found are {same} in kind, devices and bytes, XLA's merging of collectives turned off."]
+    lines = [
+        f"Predicted and found are {same} in kind, devices and bytes, XLA's merging of collectives turned off."
+    ]
     if not outcome.emitted.exact:
         lines.append(str(outcome.emitted))
     if not outcome.merged.exact:
@@ -235,19 +281,34 @@ def _verdict(outcome: DemoOutcome) -> str:
 def _times(outcome: DemoOutcome) -> Table:
     table = _table("Time of a step", "program", "measured", "predicted", "of the planned")
     rows = [
-        (f"planned, {DEVICES} devices", outcome.planned, format_quantity(outcome.report.step_time_s, "time")),
+        (
+            f"planned, {DEVICES} devices",
+            outcome.planned,
+            format_quantity(outcome.report.step_time_s, "time"),
+        ),
         ("plain jax.jit, 1 device", outcome.plain, ""),
         (f"data parallel jax.jit, {DEVICES} devices", outcome.data_parallel, ""),
     ]
     for name, training, predicted in rows:
         ratio = training.step_time_s / outcome.planned.step_time_s
-        table.add_row(name, format_quantity(training.step_time_s, "time"), predicted, f"{ratio:.2f}")
-    table.caption = "The devices share the machine's cores: compare the two programs that run on all of them."
+        table.add_row(
+            name, format_quantity(training.step_time_s, "time"), predicted, f"{ratio:.2f}"
+        )
+
+    table.caption = (
+        "The devices share the machine's cores: compare the two programs that run on all of them."
+    )
     return table
 
 
 def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", caption_justify="left", box=box.SIMPLE_HEAD)
+    table = Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+    )
     for number, column in enumerate(columns):
         table.add_column(column, justify="left" if number == 0 else "right")
     return table

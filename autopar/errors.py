@@ -111,7 +111,12 @@ class RuleError(AutoparError, ValueError):
 
 def users_level() -> int:
     """The stack level, for a warning of the caller, of the first frame outside of autopar."""
-    frame, level = inspect.currentframe(), 0
-    while frame is not None and str(frame.f_globals.get("__name__", "")).partition(".")[0] == "autopar":
-        frame, level = frame.f_back, level + 1
+    frame = inspect.currentframe()
+    level = 0
+    while (
+        frame is not None
+        and str(frame.f_globals.get("__name__", "")).partition(".")[0] == "autopar"
+    ):
+        frame = frame.f_back
+        level = level + 1
     return level

@@ -129,7 +129,9 @@ ROWS: dict[str, Planning] = {
     "gpt-12 8x8x64": Planning(partial(shapes.gpt, 12), (8, 8, 64)),
     "gpt-48 8x8": Planning(partial(shapes.gpt, 48), (8, 8)),
     "gpt-96-scanned 8x8x64": Planning(partial(shapes.gpt, 96, scanned=True), (8, 8, 64)),
-    "llama-8B-unrolled 8x8": Planning(partial(shapes.llama, 32, 4096, 14336, 32, scanned=False), (8, 8)),
+    "llama-8B-unrolled 8x8": Planning(
+        partial(shapes.llama, 32, 4096, 14336, 32, scanned=False), (8, 8)
+    ),
     "llama-70B 64x8": Planning(LLAMA_70B, (64, 8)),
     "llama-70B 8x8x8": Planning(LLAMA_70B, (8, 8, 8)),
     "moe-671B 64x8": Planning(shapes.mixture, (64, 8)),
@@ -167,11 +169,21 @@ def table_of(name: str, found: dict[str, Figures]) -> Table:
     for n, head in enumerate(("off", "CPU s", "seconds", "cost", "gap", "points of gap")):
         table.add_column(head, justify="right" if n else "left")
     for switch, own in found.items():
-        more = own.seconds / whole.seconds - 1, own.cost / whole.cost - 1, 100 * (own.gap - whole.gap)
+        more = (
+            own.seconds / whole.seconds - 1,
+            own.cost / whole.cost - 1,
+            100 * (own.gap - whole.gap),
+        )
         if own.cost == math.inf:
             table.add_row(switch, f"{own.seconds:.2f}", f"{more[0]:+.0%}", "-", "-", "-")
             continue
-        cells = f"{own.seconds:.2f}", f"{more[0]:+.0%}", f"{more[1]:+.3%}", f"{own.gap:.3%}", f"{more[2]:+.2f}"
+        cells = (
+            f"{own.seconds:.2f}",
+            f"{more[0]:+.0%}",
+            f"{more[1]:+.3%}",
+            f"{own.gap:.3%}",
+            f"{more[2]:+.2f}",
+        )
         table.add_row(switch, *cells)
     return table
 
@@ -181,14 +193,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = _parser().parse_args(arguments)
     off = _off(given.off)
     rows = {name: row.measure for name, row in ROWS.items()}
-    rows |= {str(path): Instance(path, given.tolerance, given.time_limit).measure for path in given.instances}
+    rows |= {
+        str(path): Instance(path, given.tolerance, given.time_limit).measure
+        for path in given.instances
+    }
     if given.row is not None:
         solve_drawn()
         for switch, figures in figures_of(rows[given.row](), off):
             print(json.dumps([switch, asdict(figures)]), flush=True)
         return 0
     console, results, failed = Console(width=150), dict[str, dict[str, Figures]](), False
-    passed = [*map(str, given.instances), *(f"--off={part}" for part in given.off), f"--tolerance={given.tolerance}"]
+    passed = [
+        *map(str, given.instances),
+        *(f"--off={part}" for part in given.off),
+        f"--tolerance={given.tolerance}",
+    ]
     passed += [] if given.time_limit is None else [f"--time-limit={given.time_limit}"]
     for name in rows:
         if name in ROWS and not re.search(given.rows, name):
@@ -197,17 +216,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
         failed = failed or len(results[name]) <= len(off)
         console.print(table_of(name, results[name]) if ALL in results[name] else f"{name}: failed")
         if given.json is not None:
-            content = {row: {key: asdict(one) for key, one in found.items()} for row, found in results.items()}
+            content = {
+                row: {key: asdict(one) for key, one in found.items()}
+                for row, found in results.items()
+            }
             given.json.write_text(json.dumps(content, indent=1) + "\n")
     return int(failed)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("instances", type=Path, nargs="*", help="the contest's instances to solve as well")
-    parser.add_argument("--off", action="append", default=[], help="a part of the names of techniques to switch off")
-    parser.add_argument("--rows", default="", help="planning rows whose names hold this regular expression")
-    parser.add_argument("--tolerance", type=float, default=0.005, help="the gap that instances may keep")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "instances", type=Path, nargs="*", help="the contest's instances to solve as well"
+    )
+    parser.add_argument(
+        "--off", action="append", default=[], help="a part of the names of techniques to switch off"
+    )
+    parser.add_argument(
+        "--rows", default="", help="planning rows whose names hold this regular expression"
+    )
+    parser.add_argument(
+        "--tolerance", type=float, default=0.005, help="the gap that instances may keep"
+    )
     parser.add_argument("--time-limit", type=float, help="seconds of wall clock for each instance")
     parser.add_argument("--json", type=Path, help="file to write the figures to")
     parser.add_argument("--row", help=argparse.SUPPRESS)

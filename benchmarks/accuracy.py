@@ -113,7 +113,9 @@ class Result:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measures, prints the tables, and writes JSON if asked to."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--json", type=Path, help="file to write the figures to")
     add_record_option(parser)
     parser.add_argument("--models", nargs="+", choices=tuple(MODELS), default=tuple(MODELS))
@@ -121,14 +123,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="turns of each plan, at least 2")
     profile = parser.add_mutually_exclusive_group()
     profile.add_argument("--calibrate", action="store_true", help="calibrate first")
-    profile.add_argument("--cluster", type=Path, help="a profile that was calibrated on this machine")
-    parser.add_argument("--cache", type=Path, help="folder where compiled programs are kept for the next run")
+    profile.add_argument(
+        "--cluster", type=Path, help="a profile that was calibrated on this machine"
+    )
+    parser.add_argument(
+        "--cache", type=Path, help="folder where compiled programs are kept for the next run"
+    )
     options = parser.parse_args(arguments)
     use_virtual_devices(DEVICES)
     if options.cache:
         jax.config.update("jax_compilation_cache_dir", str(options.cache))
     profiles = {"uncalibrated": shipped_cluster()}
-    console, machine = Screen(width=120), describe_machine() | {"uncalibrated": profiles["uncalibrated"].name}
+    console, machine = (
+        Screen(width=120),
+        describe_machine() | {"uncalibrated": profiles["uncalibrated"].name},
+    )
     console.print(", ".join(f"{name}: {value}" for name, value in machine.items()), highlight=False)
     if options.calibrate:
         profiles["calibrated"] = autopar.calibrate(name="here", time_limit_s=CALIBRATE_S).cluster
@@ -153,8 +162,14 @@ def measure(model: Model, profiles: dict[str, Cluster], plans: int, rounds: int)
     steps = all_ready([d.plan for d in drawn], model)
     measured_s = interleaved(steps, rounds)
     factors = round_factors(measured_s)
-    times = [[time_s / factor for time_s, factor in zip(mine, factors, strict=True)] for mine in measured_s]
-    rows = tuple(_row(d, t, s.peak_memory_bytes, profiles) for d, t, s in zip(drawn, times, steps, strict=True))
+    times = [
+        [time_s / factor for time_s, factor in zip(mine, factors, strict=True)]
+        for mine in measured_s
+    ]
+    rows = tuple(
+        _row(d, t, s.peak_memory_bytes, profiles)
+        for d, t, s in zip(drawn, times, steps, strict=True)
+    )
     measured = [row.measured_s for row in rows]
     return Result(
         model.name,
@@ -164,12 +179,17 @@ def measure(model: Model, profiles: dict[str, Cluster], plans: int, rounds: int)
         {name: figures([row.predicted_s[name] for row in rows], measured) for name in profiles},
         *_peaks(rows),
         agreement([row.steps_s for row in rows]),
-        {name: clear_tau([r.predicted_s[name] for r in rows], [r.steps_s for r in rows]) for name in profiles},
+        {
+            name: clear_tau([r.predicted_s[name] for r in rows], [r.steps_s for r in rows])
+            for name in profiles
+        },
         perf_counter() - start,
     )
 
 
-def _row(drawn: Drawn, steps_s: Sequence[float], peak_bytes: int, profiles: dict[str, Cluster]) -> Row:
+def _row(
+    drawn: Drawn, steps_s: Sequence[float], peak_bytes: int, profiles: dict[str, Cluster]
+) -> Row:
     program, graph = drawn.plan.program(), drawn.plan.bound.planned.graph
     spent = {name: predicted(graph, program, cluster) for name, cluster in profiles.items()}
     first = next(iter(spent.values()))
@@ -194,9 +214,13 @@ def predicted(graph: OpGraph, program: ShardedProgram, cluster: Cluster) -> Acco
         if not move.is_collective and move.time_s <= FUSED_S:
             return move
         turned = sum(pricing.turn_cost(move.kind, size) for size in _turned_bytes(program, move))
-        sizes = [max(map(program.local_bytes, pair)) for pair in zip(move.ins, move.outs, strict=True)]
+        sizes = [
+            max(map(program.local_bytes, pair)) for pair in zip(move.ins, move.outs, strict=True)
+        ]
         packed = pricing.pack_cost(move.kind, move.axes, sizes) if len(sizes) > 1 else 0.0
-        return move._replace(time_s=pricing.step_cost(move.kind, move.axes, move.size_bytes) + turned + packed)
+        return move._replace(
+            time_s=pricing.step_cost(move.kind, move.axes, move.size_bytes) + turned + packed
+        )
 
     def anew(instruction: Instruction) -> Instruction:
         if isinstance(instruction, Move):
@@ -205,7 +229,9 @@ def predicted(graph: OpGraph, program: ShardedProgram, cluster: Cluster) -> Acco
             return instruction._replace(exchanges=tuple(map(priced, instruction.exchanges)))
         return instruction
 
-    return account_of(graph, program.with_instructions(tuple(map(anew, program.instructions))), pricing)
+    return account_of(
+        graph, program.with_instructions(tuple(map(anew, program.instructions))), pricing
+    )
 
 
 def _turned_bytes(program: ShardedProgram, move: Move) -> list[int]:
@@ -222,7 +248,16 @@ def show_plans(console: Console, result: Result) -> None:
     names = tuple(result.figures)
     table = _table(
         f"{result.model}: {result.size}",
-        ("plan", "mesh", "collectives", "step ms", *(f"{n} ms" for n in names), "error", "peak MB", "predicted"),
+        (
+            "plan",
+            "mesh",
+            "collectives",
+            "step ms",
+            *(f"{n} ms" for n in names),
+            "error",
+            "peak MB",
+            "predicted",
+        ),
     )
     for row in sorted(result.rows, key=lambda row: row.measured_s):
         table.add_row(
@@ -237,25 +272,51 @@ def show_plans(console: Console, result: Result) -> None:
         )
     console.print(table)
     least = min(row.measured_s for row in result.rows)
-    short = "" if least >= LEAST_STEP_S else f" The shortest step is under {1e3 * LEAST_STEP_S:.0f} ms."
+    short = (
+        "" if least >= LEAST_STEP_S else f" The shortest step is under {1e3 * LEAST_STEP_S:.0f} ms."
+    )
     console.print(f"{result.seconds:.0f} s for {len(result.rows)} plans.{short}\n", highlight=False)
 
 
 def show_figures(console: Console, results: Sequence[Result]) -> None:
     """Prints the figures of every model and of all together, for each profile, and those of memory."""
     for name in results[0].figures:
-        heads = ("model", "plans", "mean error", "largest", "tau", "Spearman", "regret", "tau of halves", "clear tau")
+        heads = (
+            "model",
+            "plans",
+            "mean error",
+            "largest",
+            "tau",
+            "Spearman",
+            "regret",
+            "tau of halves",
+            "clear tau",
+        )
         table = _table(f"Step times, {name}", heads)
         for result in results:
             own = (f"{result.agreement:.2f}", f"{result.clear_taus[name]:.2f}")
             table.add_row(result.model, *_figure_cells(result.figures[name]), *own)
-        parts = [([r.predicted_s[name] for r in res.rows], [r.measured_s for r in res.rows]) for res in results]
-        means = (f"{mean(r.agreement for r in results):.2f}", f"{mean(r.clear_taus[name] for r in results):.2f}")
+        parts = [
+            ([r.predicted_s[name] for r in res.rows], [r.measured_s for r in res.rows])
+            for res in results
+        ]
+        means = (
+            f"{mean(r.agreement for r in results):.2f}",
+            f"{mean(r.clear_taus[name] for r in results):.2f}",
+        )
         table.add_row("all", *_figure_cells(overall(parts)), *means)
         console.print(table)
         together = figures(*([time for part in parts for time in part[n]] for n in (0, 1)))
-        console.print(f"All {together.plans} plans in one order, whatever the model: tau {together.kendall_tau:.2f}.\n")
-    heads = ("model", "mean error", "worst under", "as held against limits: mean error", "worst under")
+        console.print(
+            f"All {together.plans} plans in one order, whatever the model: tau {together.kendall_tau:.2f}.\n"
+        )
+    heads = (
+        "model",
+        "mean error",
+        "worst under",
+        "as held against limits: mean error",
+        "worst under",
+    )
     table = _table("Peak memory", heads)
     for result in results:
         table.add_row(result.model, *_peak_cells(result.peaks), *_peak_cells(result.limited_peaks))
@@ -279,13 +340,22 @@ def _table(title: str, heads: Sequence[str]) -> Table:
 
 def _figure_cells(f: Figures) -> tuple[str, ...]:
     shares = (f"{100 * f.mean_error:.1f} %", f"{100 * f.max_error:.1f} %")
-    return (str(f.plans), *shares, f"{f.kendall_tau:.2f}", f"{f.spearman:.2f}", f"{100 * f.regret:.1f} %")
+    return (
+        str(f.plans),
+        *shares,
+        f"{f.kendall_tau:.2f}",
+        f"{f.spearman:.2f}",
+        f"{100 * f.regret:.1f} %",
+    )
 
 
 def _peaks(rows: Sequence[Row]) -> tuple[PeakFigures, PeakFigures]:
     """Of the predictions, and of what limits are held against."""
     said = [row.peak_bytes for row in rows]
-    predictions, limited = [row.predicted_peak_bytes for row in rows], [row.limited_peak_bytes for row in rows]
+    predictions, limited = (
+        [row.predicted_peak_bytes for row in rows],
+        [row.limited_peak_bytes for row in rows],
+    )
     return peak_figures(predictions, said), peak_figures(limited, said)
 
 

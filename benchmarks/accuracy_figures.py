@@ -34,7 +34,9 @@ def figures(predicted: Sequence[float], measured: Sequence[float]) -> Figures:
       ValueError: if there are fewer than two plans, or not as many predictions as measurements.
     """
     if len(predicted) != len(measured) or len(measured) < 2:
-        raise ValueError(f"{len(predicted)} predictions and {len(measured)} measurements; at least two of each")
+        raise ValueError(
+            f"{len(predicted)} predictions and {len(measured)} measurements; at least two of each"
+        )
     guess, truth = np.array(predicted, dtype=float), np.array(measured, dtype=float)
     errors = np.abs(guess / truth - 1)
     return Figures(
@@ -79,7 +81,10 @@ def clear_tau(predicted: Sequence[float], rounds: Sequence[Sequence[float]]) -> 
     """
     even, odd = _halves(rounds)
     first, second = np.triu_indices(len(rounds), 1)
-    signs = [np.sign(values[first] - values[second]) for values in (even, odd, np.array(predicted, dtype=float))]
+    signs = [
+        np.sign(values[first] - values[second])
+        for values in (even, odd, np.array(predicted, dtype=float))
+    ]
     clear = signs[0] * signs[1] > 0
     return float((signs[0] * signs[2])[clear].mean()) if clear.any() else float("nan")
 

@@ -43,7 +43,9 @@ class Drawn:
     plan: autopar.Plan
 
 
-def drawn_plans(model: Model, cluster: Cluster, wanted: int, args: tuple[Any, ...] | None = None) -> list[Drawn]:
+def drawn_plans(
+    model: Model, cluster: Cluster, wanted: int, args: tuple[Any, ...] | None = None
+) -> list[Drawn]:
     """`wanted` plans of a model's training step, whose programs differ.
 
     Args:
@@ -72,11 +74,19 @@ def _plans(model: Model, cluster: Cluster, args: tuple[Any, ...]) -> Iterator[Dr
     yield planned("planned", grid)
     yield planned("planned", line)
     yield planned("data parallel", line, mode="data_parallel")
-    names = [row.name for row in autopar.plan(step, *args, cluster=cluster, mesh=line).summary.inputs]
+    names = [
+        row.name for row in autopar.plan(step, *args, cluster=cluster, mesh=line).summary.inputs
+    ]
     shapes = [np.shape(leaf) for leaf in jax.tree.leaves(args)]
     hand = {"data": rows, "model": columns}
-    yield planned("tensor parallel", hand, constraints=_by_hand(model, names, shapes, split_batch=True))
-    yield planned("tensor parallel", {"model": devices}, constraints=_by_hand(model, names, shapes, split_batch=False))
+    yield planned(
+        "tensor parallel", hand, constraints=_by_hand(model, names, shapes, split_batch=True)
+    )
+    yield planned(
+        "tensor parallel",
+        {"model": devices},
+        constraints=_by_hand(model, names, shapes, split_batch=False),
+    )
     for seed in count():
         mesh = line if seed % 4 == 3 else grid
         draw = random.Random(seed)
@@ -96,7 +106,9 @@ def grid_sizes(devices: int) -> tuple[int, int]:
     return rows, devices // rows
 
 
-def _by_hand(model: Model, names: Sequence[str], shapes: Sequence[tuple[int, ...]], *, split_batch: bool) -> Any:
+def _by_hand(
+    model: Model, names: Sequence[str], shapes: Sequence[tuple[int, ...]], *, split_batch: bool
+) -> Any:
     """Pins of the parameters as `Model.spec` lays them out, and of the batch's first dims."""
     specs = jax.tree.leaves(model.state_specs(), is_leaf=lambda leaf: isinstance(leaf, P))
     specs += [P("data") if split_batch else P()] * len(model.batch)
@@ -108,11 +120,18 @@ def _by_hand(model: Model, names: Sequence[str], shapes: Sequence[tuple[int, ...
 
 
 def _random_pins(
-    draw: random.Random, mesh: dict[str, int], names: Sequence[str], shapes: Sequence[tuple[int, ...]]
+    draw: random.Random,
+    mesh: dict[str, int],
+    names: Sequence[str],
+    shapes: Sequence[tuple[int, ...]],
 ) -> Any:
     """Pins of some inputs: each mesh axis splits one of the dims that it divides, or none."""
     devices = prod(mesh.values())
-    able = [n for n, shape in enumerate(shapes) if any(size % devices == 0 and size >= 8 * devices for size in shape)]
+    able = [
+        n
+        for n, shape in enumerate(shapes)
+        if any(size % devices == 0 and size >= 8 * devices for size in shape)
+    ]
     pins = []
     for number in draw.sample(able, min(len(able), max(PINNED, len(able) // 2))):
         dims: list[list[str]] = [[] for _ in shapes[number]]
@@ -139,7 +158,9 @@ class Perturbed:
     def op_cost(self, op: OpNode, strategy: Strategy) -> float:
         """As `pricing`, multiplied."""
         shapes = [tensor.shape for tensor in (*op.ins, *op.outs)]
-        return self._factor(op.kind, shapes, strategy.ins, strategy.outs) * self.pricing.op_cost(op, strategy)
+        return self._factor(op.kind, shapes, strategy.ins, strategy.outs) * self.pricing.op_cost(
+            op, strategy
+        )
 
     def context(self, op: OpNode) -> Any:
         """As `pricing`."""

@@ -52,7 +52,9 @@ def ready(plan: autopar.Plan, model: Model) -> Ready:
     took = perf_counter() - start
     leaves = (*flatten(traced, args, {}), *traced.constants)
     (shardings, _) = compiled.input_shardings
-    inputs = tuple(jax.device_put(leaf, sharding) for leaf, sharding in zip(leaves, shardings, strict=True))
+    inputs = tuple(
+        jax.device_put(leaf, sharding) for leaf, sharding in zip(leaves, shardings, strict=True)
+    )
     return Ready(compiled, inputs, peak_memory_bytes(compiled), took)
 
 

@@ -39,7 +39,9 @@ def touch(share: float) -> int:
 
 def _available_bytes(file: Path = Path("/proc/meminfo")) -> int:
     lines = file.read_text().splitlines() if file.exists() else []
-    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")), 0)
+    return next(
+        (1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")), 0
+    )
 
 
 if __name__ == "__main__":

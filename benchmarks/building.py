@@ -54,7 +54,9 @@ class Row:
 def measure(layers: int) -> Row:
     """The row of a GPT with this many layers."""
     model = gpt(layers=layers)
-    args = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), (model.state, *model.batch))
+    args = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), (model.state, *model.batch)
+    )
     jax_trace_s = _least(lambda: jax.make_jaxpr(model.step())(*args))
     trace_s = _least(lambda: trace(model.step(), args))
     graph = trace(model.step(), args).graph
@@ -88,7 +90,9 @@ def _least(work: Callable[[], Any]) -> float:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measures and prints."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--layers", type=int, nargs="+", default=[12, 48, 96])
     parser.add_argument("--json", type=Path)
     add_record_option(parser)
@@ -97,16 +101,30 @@ def main(arguments: Sequence[str] | None = None) -> None:
     console.print(", ".join(f"{name} {value}" for name, value in machine.items()))
     rows = [measure(layers) for layers in given.layers]
     table = Table(box=box.SIMPLE_HEAD, title=f"GPT training step, mesh {MESH}")
-    columns = ("layers", "operators", "signatures", "JAX's trace", "trace", "strategies", "space", "strategies / JAX")
+    columns = (
+        "layers",
+        "operators",
+        "signatures",
+        "JAX's trace",
+        "trace",
+        "strategies",
+        "space",
+        "strategies / JAX",
+    )
     for column in columns:
         table.add_column(column, justify="right")
     for row in rows:
-        seconds = (f"{value:.2f} s" for value in (row.jax_trace_s, row.trace_s, row.strategies_s, row.space_s))
+        seconds = (
+            f"{value:.2f} s"
+            for value in (row.jax_trace_s, row.trace_s, row.strategies_s, row.space_s)
+        )
         share = f"{row.strategies_s / row.jax_trace_s:.2f}"
         table.add_row(str(row.layers), f"{row.operators:,}", str(row.signatures), *seconds, share)
     console.print(table)
     if given.json is not None:
-        given.json.write_text(json.dumps({"machine": machine, "rows": [asdict(row) for row in rows]}, indent=1) + "\n")
+        given.json.write_text(
+            json.dumps({"machine": machine, "rows": [asdict(row) for row in rows]}, indent=1) + "\n"
+        )
     record(__file__, given.record, console.tables)
 
 

@@ -64,7 +64,9 @@ def measure(leaves: int, calls: int) -> list[Row]:
     planned = autopar.compile(step, mesh={"a": DEVICES}, donate_argnums=0, constraints=split)
     plan = planned.plan(state, x)
     shardings = plan.in_shardings()
-    jitted = jax.jit(step, in_shardings=shardings, out_shardings=plan.out_shardings(), donate_argnums=0)
+    jitted = jax.jit(
+        step, in_shardings=shardings, out_shardings=plan.out_shardings(), donate_argnums=0
+    )
     rows: list[Row] = []
     for data, given in (("in place", jax.device_put(x, shardings[1])), ("on the host", x)):
         both = [_Loop(fn, jax.device_put(state, shardings[0]), given) for fn in (planned, jitted)]
@@ -96,7 +98,9 @@ class _Loop:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measures and prints."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--leaves", type=int, nargs="+", default=[1, 100, 400])
     parser.add_argument("--calls", type=int, default=100)
     parser.add_argument("--json", type=Path)

@@ -35,7 +35,13 @@ from benchmarks import hosts
 from benchmarks.record import Screen, add_record_option, record
 from cost_models import Cluster, CollectiveKind, collective_time_s, group, load_cluster
 
-KINDS: tuple[CollectiveKind, ...] = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "permute")
+KINDS: tuple[CollectiveKind, ...] = (
+    "all_reduce",
+    "reduce_scatter",
+    "all_gather",
+    "all_to_all",
+    "permute",
+)
 SIZES = tuple(2**power for power in (16, 18, 20, 22, 24, 26))
 BUDGET_S = 0.2
 AXES = ("host", "device")
@@ -63,11 +69,19 @@ class Row:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measures, prints the tables, and writes JSON if asked to."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--processes", type=int, nargs="*", default=[2, 4], help="side by side, one device each")
-    parser.add_argument("--gbit", type=float, nargs="*", default=[1.0, 0.2], help="links between two hosts of two")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--processes", type=int, nargs="*", default=[2, 4], help="side by side, one device each"
+    )
+    parser.add_argument(
+        "--gbit", type=float, nargs="*", default=[1.0, 0.2], help="links between two hosts of two"
+    )
     parser.add_argument("--most-mib", type=float, default=64.0, help="the largest size")
-    parser.add_argument("--calibrate", type=float, metavar="SECONDS", help="calibrate first, for so long at most")
+    parser.add_argument(
+        "--calibrate", type=float, metavar="SECONDS", help="calibrate first, for so long at most"
+    )
     parser.add_argument("--json", type=Path, help="file to write the figures to")
     add_record_option(parser)
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
@@ -86,7 +100,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _measured(
-    processes: Sequence[int], gbits: Sequence[float], sizes: Sequence[int], console: Console, calibrate_s: float | None
+    processes: Sequence[int],
+    gbits: Sequence[float],
+    sizes: Sequence[int],
+    console: Console,
+    calibrate_s: float | None,
 ) -> Iterator[list[Row]]:
     """The rows of each cluster, one after the other."""
     for number in processes:
@@ -117,7 +135,9 @@ def measure(
     with TemporaryDirectory() as folder:
         profile = Path(folder) / "profile.toml"
         task = {"axes": axes, "sizes": sizes, "calibrate_s": calibrate_s, "profile": str(profile)}
-        found = hosts.run_everywhere(where, "benchmarks.collectives", task, local_devices=local_devices, timeout_s=1800)
+        found = hosts.run_everywhere(
+            where, "benchmarks.collectives", task, local_devices=local_devices, timeout_s=1800
+        )
         topology = cluster.topology if calibrate_s is None else load_cluster(profile).topology
     mesh = (len(where), local_devices)
     rows: list[Row] = []
@@ -168,15 +188,21 @@ def _work(told: Path) -> None:
     hosts.answer(work, found)
 
 
-def _seconds(mesh: Mesh, kind: CollectiveKind, along: tuple[str, ...], size_bytes: int) -> tuple[float, float]:
+def _seconds(
+    mesh: Mesh, kind: CollectiveKind, along: tuple[str, ...], size_bytes: int
+) -> tuple[float, float]:
     """The median and mean seconds of a collective of `size_bytes`, the larger of a device's bytes before and after."""
     members = int(np.prod([mesh.shape[axis] for axis in along]))
     held = size_bytes // 4 // (members if kind == "all_gather" else 1)
     everywhere = P(AXES)
     shape = (mesh.size * held,)
-    x = jax.make_array_from_callback(shape, NamedSharding(mesh, everywhere), lambda _: np.ones(held, np.float32))
+    x = jax.make_array_from_callback(
+        shape, NamedSharding(mesh, everywhere), lambda _: np.ones(held, np.float32)
+    )
     body = BODIES[kind](along, members)
-    run = jax.jit(jax.shard_map(body, mesh=mesh, in_specs=everywhere, out_specs=everywhere, check_vma=False))
+    run = jax.jit(
+        jax.shard_map(body, mesh=mesh, in_specs=everywhere, out_specs=everywhere, check_vma=False)
+    )
     jax.block_until_ready(run(x))
     repetitions = hosts.agreed_least(min(20.0, BUDGET_S / _timed(run, x)))
     times = [_timed(run, x) for _ in range(max(3, int(repetitions)))]
@@ -193,10 +219,14 @@ Body = Callable[[jax.Array], jax.Array]
 
 BODIES: dict[CollectiveKind, Callable[[tuple[str, ...], int], Body]] = {
     "all_reduce": lambda along, _: lambda x: lax.psum(x, along),
-    "reduce_scatter": lambda along, _: lambda x: lax.psum_scatter(x, along, scatter_dimension=0, tiled=True),
+    "reduce_scatter": lambda along, _: (
+        lambda x: lax.psum_scatter(x, along, scatter_dimension=0, tiled=True)
+    ),
     "all_gather": lambda along, _: lambda x: lax.all_gather(x, along, axis=0, tiled=True),
     "all_to_all": lambda along, _: lambda x: lax.all_to_all(x, along, 0, 0, tiled=True),
-    "permute": lambda along, n: lambda x: lax.ppermute(x, along, [(i, (i + 1) % n) for i in range(n)]),
+    "permute": lambda along, n: (
+        lambda x: lax.ppermute(x, along, [(i, (i + 1) % n) for i in range(n)])
+    ),
 }
 """For each kind what a device does, made for the axes and the number of members. JAX has no broadcast on CPUs."""
 

@@ -66,7 +66,9 @@ class Row:
 
 def main() -> None:
     """Runs the models and prints both tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--json", type=Path, help="also write everything to this file")
     add_record_option(parser)
     parser.add_argument("--models", nargs="+", choices=sorted(BY_NAME), default=list(BY_NAME))
@@ -134,7 +136,9 @@ def show_models(console: Console, rows: Sequence[Row]) -> None:
     """Prints a line for each model."""
     table = Table(title="Models", title_justify="left", title_style="bold", box=box.MARKDOWN)
     for head in ("model", "family", "values", "operators", "split 8 ways", "goal", "not split"):
-        table.add_column(head, justify="right" if head in ("operators", "split 8 ways", "goal") else "left")
+        table.add_column(
+            head, justify="right" if head in ("operators", "split 8 ways", "goal") else "left"
+        )
     for row in rows:
         rest = ", ".join(f"{kind} {part:.1%}" for kind, part in row.unsplit)
         table.add_row(
@@ -160,7 +164,9 @@ def show_primitives(console: Console, rows: Sequence[Row]) -> None:
     found = {kind for row in rows for kind in row.found}
     written = kinds - replicated - found
     console.print(f"{len(registered())} primitives have a rule written by hand.")
-    console.print(f"The models use {len(kinds)}: {len(written)} of them with a rule written by hand,")
+    console.print(
+        f"The models use {len(kinds)}: {len(written)} of them with a rule written by hand,"
+    )
     console.print(
         f"{len(found)} with one found by trial{_list(found)}, {len(replicated)} replicated{_list(replicated)}."
     )

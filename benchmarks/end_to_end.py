@@ -92,12 +92,16 @@ class Result:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measures, prints the tables, and writes JSON if asked to."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--json", type=Path, help="file to write the figures to")
     add_record_option(parser)
     parser.add_argument("--models", nargs="+", choices=tuple(MODELS), default=tuple(MODELS))
     parser.add_argument("--cluster", help="a profile that was calibrated on this machine")
-    parser.add_argument("--keep-memory", action="store_true", help="the process keeps the memory that it frees")
+    parser.add_argument(
+        "--keep-memory", action="store_true", help="the process keeps the memory that it frees"
+    )
     options = parser.parse_args(arguments)
     if options.keep_memory:
         keep_memory("benchmarks.end_to_end")
@@ -124,7 +128,9 @@ def describe_machine() -> dict[str, str]:
     """What this runs on."""
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "CPU": _first_field("/proc/cpuinfo", "model name") or platform.processor() or platform.machine(),
+        "CPU": _first_field("/proc/cpuinfo", "model name")
+        or platform.processor()
+        or platform.machine(),
         "cores": str(os.cpu_count()),
         "memory": _first_field("/proc/meminfo", "MemTotal"),
         "load before": f"{os.getloadavg()[0]:.2f}",
@@ -161,7 +167,9 @@ def measure(model: Model, cluster: Cluster) -> Result:
     _, trace_s = _timed(lambda: jax.jit(model.step()).trace(*args))
     planned = autopar.compile(model.step(), cluster=cluster)
     plan, planning_s = _timed(lambda: planned.plan(*args))
-    replicated = autopar.plan(model.step(), *args, cluster=cluster, mode="data_parallel", mesh={"data": DEVICES})
+    replicated = autopar.plan(
+        model.step(), *args, cluster=cluster, mode="data_parallel", mesh={"data": DEVICES}
+    )
     variants = [
         _variant("planned", planned, args),
         _variant("data parallel", _data_parallel(model), args),
@@ -202,10 +210,16 @@ def _by_hand(model: Model) -> Any:
         return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, P(*axes)))
 
     state = jax.tree.map(
-        lambda spec: NamedSharding(mesh, spec), model.state_specs(), is_leaf=lambda leaf: isinstance(leaf, P)
+        lambda spec: NamedSharding(mesh, spec),
+        model.state_specs(),
+        is_leaf=lambda leaf: isinstance(leaf, P),
     )
     batch = [NamedSharding(mesh, P("data"))] * len(model.batch)
-    return jax.jit(model.step(split), in_shardings=(state, *batch), out_shardings=(state, NamedSharding(mesh, P())))
+    return jax.jit(
+        model.step(split),
+        in_shardings=(state, *batch),
+        out_shardings=(state, NamedSharding(mesh, P())),
+    )
 
 
 def _mesh(sizes: dict[str, int]) -> Mesh:
@@ -225,7 +239,9 @@ def _timed(work: Callable[[], Any]) -> tuple[Any, float]:
     return result, perf_counter() - start
 
 
-def _run(variants: Sequence[Variant], args: tuple[Any, ...]) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+def _run(
+    variants: Sequence[Variant], args: tuple[Any, ...]
+) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
     """The losses of the first steps, then the times of a step by block, the variants taking turns."""
     state, *batch = args
     states = {variant.name: state for variant in variants}
@@ -245,7 +261,9 @@ def _run(variants: Sequence[Variant], args: tuple[Any, ...]) -> tuple[dict[str, 
     return losses, times
 
 
-def _row(variant: Variant, losses: Sequence[float], plain: Sequence[float], times: Sequence[float]) -> Row:
+def _row(
+    variant: Variant, losses: Sequence[float], plain: Sequence[float], times: Sequence[float]
+) -> Row:
     found = collectives_of(variant.compiled)
     return Row(
         variant.name,
@@ -262,8 +280,23 @@ def _row(variant: Variant, losses: Sequence[float], plain: Sequence[float], time
 
 def show(console: Console, result: Result) -> None:
     """Prints one model's table."""
-    table = Table(title=f"{result.model}: {result.size}", title_justify="left", title_style="bold", box=box.MARKDOWN)
-    heads = ("", "step ms", "of planned", "lower s", "compile s", "collectives", "MB moved", "peak MB", "loss differs")
+    table = Table(
+        title=f"{result.model}: {result.size}",
+        title_justify="left",
+        title_style="bold",
+        box=box.MARKDOWN,
+    )
+    heads = (
+        "",
+        "step ms",
+        "of planned",
+        "lower s",
+        "compile s",
+        "collectives",
+        "MB moved",
+        "peak MB",
+        "loss differs",
+    )
     for number, head in enumerate(heads):
         table.add_column(head, justify="right" if number else "left")
     for row in result.rows:

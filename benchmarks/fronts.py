@@ -72,9 +72,16 @@ class Asked:
 def measure(layers: int, cluster: str, mesh: dict[str, int] | None, asked: Asked) -> Row:
     """The row of a GPT with this many layers. The state is donated, as in training."""
     model = gpt(layers=layers)
-    args = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), (model.state, *model.batch))
+    args = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), (model.state, *model.batch)
+    )
     keeping = autopar.SearchOptions(recompute="never")  # as fronts do
-    options: dict[str, Any] = {"cluster": cluster, "mesh": mesh, "donate_argnums": (0,), "options": keeping}
+    options: dict[str, Any] = {
+        "cluster": cluster,
+        "mesh": mesh,
+        "donate_argnums": (0,),
+        "options": keeping,
+    }
 
     def timed(work: Callable[[], Made]) -> tuple[float, Made]:
         jax.clear_caches()
@@ -84,9 +91,16 @@ def measure(layers: int, cluster: str, mesh: dict[str, int] | None, asked: Asked
 
     autopar.front(model.step(), *args, points=2, **options)
     search_s, plan = timed(lambda: autopar.plan(model.step(), *args, **options))
-    front_s, front = timed(lambda: autopar.front(model.step(), *args, points=asked.points, **options))
+    front_s, front = timed(
+        lambda: autopar.front(model.step(), *args, points=asked.points, **options)
+    )
     found = tuple(
-        Point(p.summary.memory_limit_bytes or p.peak_memory_bytes, p.peak_memory_bytes, p.objective_s, p.lower_bound_s)
+        Point(
+            p.summary.memory_limit_bytes or p.peak_memory_bytes,
+            p.peak_memory_bytes,
+            p.objective_s,
+            p.lower_bound_s,
+        )
         for p in front
     )
     return Row(layers, mesh, len(plan.strategies), search_s, front_s, found)
@@ -94,7 +108,9 @@ def measure(layers: int, cluster: str, mesh: dict[str, int] | None, asked: Asked
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measures and prints."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--layers", type=int, nargs="+", default=[12])
     parser.add_argument("--points", type=int, default=10)
     parser.add_argument("--cluster", help="default: 8xh100, and 8x8xh100")
@@ -108,11 +124,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     console, machine = Screen(width=150), describe_machine()
     console.print(", ".join(f"{name} {value}" for name, value in machine.items()))
     rows: list[Row] = []
-    for layers, (cluster, mesh) in product(given.layers, _places(given.cluster, given.mesh, given.any_mesh)):
+    for layers, (cluster, mesh) in product(
+        given.layers, _places(given.cluster, given.mesh, given.any_mesh)
+    ):
         rows.append(measure(layers, cluster, mesh, asked))
         _show(console, rows[-1], given.clock)
         if given.json is not None:
-            text = json.dumps({"machine": machine, "clock": given.clock, "rows": [asdict(r) for r in rows]}, indent=1)
+            text = json.dumps(
+                {"machine": machine, "clock": given.clock, "rows": [asdict(r) for r in rows]},
+                indent=1,
+            )
             given.json.write_text(text + "\n")
     table = table_of(rows, given.clock)
     console.print(table)
@@ -122,11 +143,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def table_of(rows: Sequence[Row], clock: str) -> Table:
     """A row for each front."""
     table = Table(box=box.SIMPLE_HEAD, title=f"Fronts of a GPT training step, {clock} seconds")
-    for head in ("layers", "mesh", "one search", "front", "searches", "points", "gaps, least memory first"):
+    for head in (
+        "layers",
+        "mesh",
+        "one search",
+        "front",
+        "searches",
+        "points",
+        "gaps, least memory first",
+    ):
         table.add_column(head, justify="right")
     for row in rows:
         mesh = "any" if row.mesh is None else "x".join(map(str, row.mesh.values()))
-        gaps = ", ".join(f"{1 - point.lower_bound_s / point.objective_s:.1%}" for point in row.points)
+        gaps = ", ".join(
+            f"{1 - point.lower_bound_s / point.objective_s:.1%}" for point in row.points
+        )
         times = (f"{row.search_s:.1f} s", f"{row.front_s:.1f} s", f"{row.ratio:.1f}")
         table.add_row(str(row.layers), mesh, *times, str(len(row.points)), gaps)
     return table

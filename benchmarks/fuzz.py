@@ -25,7 +25,15 @@ from rich.table import Table
 
 from autopar.emit.measure import use_virtual_devices
 from benchmarks.record import add_record_option, record
-from tests.fuzz.case import FuzzCase, Outcome, check, compiled, draw_case, first_difference, interpreted
+from tests.fuzz.case import (
+    FuzzCase,
+    Outcome,
+    check,
+    compiled,
+    draw_case,
+    first_difference,
+    interpreted,
+)
 from tests.fuzz.shrink import shrink
 
 COMPILED_FROM = 1_000_000_000
@@ -79,7 +87,9 @@ def read_state(path: Path | None, seed: int | None) -> State:
 def write_state(path: Path | None, state: State) -> None:
     """Writes the totals to `path`, if there is one."""
     if path is not None:
-        path.write_text(json.dumps({name: asdict(totals) for name, totals in state.items()}, indent=1) + "\n")
+        path.write_text(
+            json.dumps({name: asdict(totals) for name, totals in state.items()}, indent=1) + "\n"
+        )
 
 
 def run_case(seed: int, how: str, shrink_checks: int) -> tuple[Outcome, dict[str, Any] | None]:
@@ -90,11 +100,19 @@ def run_case(seed: int, how: str, shrink_checks: int) -> tuple[Outcome, dict[str
         outcome = Outcome("failed", f"not drawn: {type(error).__name__}: {error}")
         return outcome, {"seed": seed, "how": how, "message": outcome.message}
     outcome = check(case, RUNS[how])
-    return outcome, _failure(case, seed, how, outcome, shrink_checks) if outcome.verdict == "failed" else None
+    return outcome, _failure(
+        case, seed, how, outcome, shrink_checks
+    ) if outcome.verdict == "failed" else None
 
 
-def _failure(case: FuzzCase, seed: int, how: str, outcome: Outcome, shrink_checks: int) -> dict[str, Any]:
-    small = shrink(case, lambda smaller: check(smaller, RUNS[how]), shrink_checks) if shrink_checks else case
+def _failure(
+    case: FuzzCase, seed: int, how: str, outcome: Outcome, shrink_checks: int
+) -> dict[str, Any]:
+    small = (
+        shrink(case, lambda smaller: check(smaller, RUNS[how]), shrink_checks)
+        if shrink_checks
+        else case
+    )
     return {
         "seed": seed,
         "how": how,
@@ -106,7 +124,9 @@ def _failure(case: FuzzCase, seed: int, how: str, outcome: Outcome, shrink_check
     }
 
 
-def run(totals: Totals, how: str, count: int, shrink_checks: int, saved: Callable[[], None]) -> None:
+def run(
+    totals: Totals, how: str, count: int, shrink_checks: int, saved: Callable[[], None]
+) -> None:
     """Runs `count` cases more."""
     for n in range(count):
         start = perf_counter()
@@ -129,7 +149,11 @@ def run(totals: Totals, how: str, count: int, shrink_checks: int, saved: Callabl
 
 def _described(failure: dict[str, Any]) -> str:
     lines = [f"FAILED {failure['how']} seed {failure['seed']}: {failure['message']}"]
-    lines += [str(failure[key]) for key in ("program", "message_of_program", "first_difference") if failure.get(key)]
+    lines += [
+        str(failure[key])
+        for key in ("program", "message_of_program", "first_difference")
+        if failure.get(key)
+    ]
     return "\n".join(lines)
 
 
@@ -146,14 +170,22 @@ def table_of(state: State) -> Table:
 
 def main() -> int:
     """Runs what the command line asks for; 1 if a case of this run failed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--count", type=int, default=100, help="interpreted cases")
     parser.add_argument("--compiled", type=int, default=0, help="compiled cases")
-    parser.add_argument("--seed", type=int, help="where to start; without it, where the state says, or 0")
+    parser.add_argument(
+        "--seed", type=int, help="where to start; without it, where the state says, or 0"
+    )
     parser.add_argument("--state", type=Path, help="file with the next seeds and the totals")
-    parser.add_argument("--json", type=Path, help="file for the totals and the failures of all runs")
+    parser.add_argument(
+        "--json", type=Path, help="file for the totals and the failures of all runs"
+    )
     add_record_option(parser)
-    parser.add_argument("--shrink", type=int, default=300, help="smaller cases that are tried for a failure")
+    parser.add_argument(
+        "--shrink", type=int, default=300, help="smaller cases that are tried for a failure"
+    )
     arguments = parser.parse_args()
     use_virtual_devices(DEVICES)
     state = read_state(arguments.state, arguments.seed)
@@ -162,7 +194,10 @@ def main() -> int:
     for how, count in counts.items():
         run(state[how], how, count, arguments.shrink, lambda: write_state(arguments.state, state))
         print(f"{how}: {state[how]}")
-        print("".join(f"  refused {times} x {kind}\n" for kind, times in state[how].refusals.items()), end="")
+        print(
+            "".join(f"  refused {times} x {kind}\n" for kind, times in state[how].refusals.items()),
+            end="",
+        )
     write_state(arguments.json, state)
     record(__file__, arguments.record, [table_of(state)])
     return int(sum(totals.failed for totals in state.values()) > before)

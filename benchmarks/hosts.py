@@ -84,10 +84,25 @@ def linked_hosts(bits_per_s: float | None) -> Iterator[tuple[Host, Host]]:
     try:
         for name in names:
             _run("ip", "netns", "add", name)
-        _run("ip", "link", "add", "veth0", "netns", names[0], "type", "veth", "peer", "veth1", "netns", names[1])
+        _run(
+            "ip",
+            "link",
+            "add",
+            "veth0",
+            "netns",
+            names[0],
+            "type",
+            "veth",
+            "peer",
+            "veth1",
+            "netns",
+            names[1],
+        )
         for number, name in enumerate(names):
             _furnish(name, number, bits_per_s)
-        yield tuple(Host(("ip", "netns", "exec", name), _address(n)) for n, name in enumerate(names))  # pyright: ignore[reportReturnType]
+        yield tuple(
+            Host(("ip", "netns", "exec", name), _address(n)) for n, name in enumerate(names)
+        )  # pyright: ignore[reportReturnType]
     finally:
         _remove(names)
 
@@ -121,7 +136,12 @@ def why_not() -> str:
 
 
 def run_everywhere(
-    hosts: Sequence[Host], module: str, task: dict[str, Any], *, local_devices: int, timeout_s: float
+    hosts: Sequence[Host],
+    module: str,
+    task: dict[str, Any],
+    *,
+    local_devices: int,
+    timeout_s: float,
 ) -> Any:
     """What worker 0 answered to `task`, after `module` has run as a worker on each of `hosts`.
 
@@ -138,7 +158,9 @@ def run_everywhere(
                 work = Work(number, len(hosts), coordinator, local_devices, str(answer), task)
                 started.append(_started(host, module, work, Path(folder)))
             for number, process in enumerate(started):
-                _finished(process, Path(folder) / f"{number}.log", f"{module} on host {number}", timeout_s)
+                _finished(
+                    process, Path(folder) / f"{number}.log", f"{module} on host {number}", timeout_s
+                )
         finally:
             for process in started:
                 if process.poll() is None:
@@ -162,7 +184,9 @@ def _remove(names: Iterable[str]) -> None:
 def _left_behind() -> list[str]:
     """The namespaces of processes that were killed before they could remove theirs."""
     made = [path.name for path in FILES.glob(f"{PREFIX}*")]
-    return [name for name in made if not Path("/proc", name.removeprefix(PREFIX).split("-")[0]).exists()]
+    return [
+        name for name in made if not Path("/proc", name.removeprefix(PREFIX).split("-")[0]).exists()
+    ]
 
 
 def _furnish(name: str, number: int, bits_per_s: float | None) -> None:
@@ -172,11 +196,22 @@ def _furnish(name: str, number: int, bits_per_s: float | None) -> None:
     _run("ip", "-n", name, "link", "set", "lo", "up")
     _run("ip", "-n", name, "link", "set", device, "up")
     if bits_per_s is not None:
-        bucket = ("rate", f"{round(bits_per_s)}bit", "burst", str(BURST_BYTES), "limit", str(MOST_WAITING_BYTES))
-        _run("ip", "netns", "exec", name, "tc", "qdisc", "add", "dev", device, "root", "tbf", *bucket)
+        bucket = (
+            "rate",
+            f"{round(bits_per_s)}bit",
+            "burst",
+            str(BURST_BYTES),
+            "limit",
+            str(MOST_WAITING_BYTES),
+        )
+        _run(
+            "ip", "netns", "exec", name, "tc", "qdisc", "add", "dev", device, "root", "tbf", *bucket
+        )
     folder = FILES / name
     folder.mkdir(parents=True)
-    (folder / "hosts").write_text(f"{_address(number)} {socket.gethostname()}\n127.0.0.1 localhost\n")
+    (folder / "hosts").write_text(
+        f"{_address(number)} {socket.gethostname()}\n127.0.0.1 localhost\n"
+    )
 
 
 def _address(number: int) -> str:
@@ -186,7 +221,9 @@ def _address(number: int) -> str:
 def _run(*command: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise HostsError(f"`{' '.join(command)}` failed: {done.stderr.strip() or done.stdout.strip()}")
+        raise HostsError(
+            f"`{' '.join(command)}` failed: {done.stderr.strip() or done.stdout.strip()}"
+        )
 
 
 def _free_port() -> int:
@@ -200,14 +237,18 @@ def _started(host: Host, module: str, work: Work, folder: Path) -> subprocess.Po
     told.write_text(json.dumps(asdict(work)))
     command = (*host.prefix, sys.executable, "-m", module, "--worker", str(told))
     with (folder / f"{work.number}.log").open("wb") as log:
-        return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=os.environ | KEEPING)
+        return subprocess.Popen(
+            command, stdout=log, stderr=subprocess.STDOUT, env=os.environ | KEEPING
+        )
 
 
 def _finished(process: subprocess.Popen[bytes], log: Path, what: str, timeout_s: float) -> None:
     try:
         code = process.wait(timeout_s)
     except subprocess.TimeoutExpired as error:
-        raise HostsError(f"{what} had not ended after {timeout_s:.0f} s:\n{_end_of(log)}") from error
+        raise HostsError(
+            f"{what} had not ended after {timeout_s:.0f} s:\n{_end_of(log)}"
+        ) from error
     if code:
         raise HostsError(f"{what} ended with {code}:\n{_end_of(log)}")
 

@@ -66,7 +66,9 @@ def module_of(path: Path) -> Module:
     text = path.read_text()
     tree, parts = ast.parse(text), path.relative_to(ROOT).with_suffix("").parts
     name = ".".join(parts).removesuffix(".__init__")
-    spans = [(f.lineno, f.end_lineno or f.lineno) for f in ast.walk(tree) if isinstance(f, DEFINITIONS)]
+    spans = [
+        (f.lineno, f.end_lineno or f.lineno) for f in ast.walk(tree) if isinstance(f, DEFINITIONS)
+    ]
     inside = {line for first, last in spans for line in range(first, last + 1)}
     blank = {n for n, line in enumerate(text.splitlines(), 1) if not line.strip()}
     tokens = tokenize.generate_tokens(io.StringIO(text).readline)
@@ -74,7 +76,16 @@ def module_of(path: Path) -> Module:
     counts = tuple(_statements(f) for f in ast.walk(tree) if isinstance(f, DEFINITIONS))
     room = _room(parts)
     blanks = len(inside & blank)
-    return Module(name, room, text.count("\n"), comments, blanks, len(inside), counts, frozenset(_imports(tree)))
+    return Module(
+        name,
+        room,
+        text.count("\n"),
+        comments,
+        blanks,
+        len(inside),
+        counts,
+        frozenset(_imports(tree)),
+    )
 
 
 def _room(parts: Sequence[str]) -> str:
@@ -85,7 +96,11 @@ def _room(parts: Sequence[str]) -> str:
 def _statements(function: ast.AST) -> int:
     """The statements of a function, those of its inner functions and its docstring left out."""
     body = getattr(function, "body", [])
-    own = body[1:] if body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant) else body
+    own = (
+        body[1:]
+        if body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant)
+        else body
+    )
     return sum(1 + _nested(statement) for statement in own)
 
 
@@ -119,7 +134,9 @@ def arrows_of(modules: Sequence[Module]) -> nx.DiGraph:
     known = {module.name for module in modules}
     graph = nx.DiGraph()
     graph.add_nodes_from(known)
-    graph.add_edges_from((module.name, other) for module in modules for other in module.imports & known)
+    graph.add_edges_from(
+        (module.name, other) for module in modules for other in module.imports & known
+    )
     return graph
 
 
@@ -132,7 +149,9 @@ def rooms_of(modules: Sequence[Module], graph: nx.DiGraph) -> list[Room]:
     return [_figures(name, by_room[name], graph, where) for name in sorted(by_room)]
 
 
-def _figures(name: str, modules: Sequence[Module], graph: nx.DiGraph, where: Mapping[str, str]) -> Room:
+def _figures(
+    name: str, modules: Sequence[Module], graph: nx.DiGraph, where: Mapping[str, str]
+) -> Room:
     counts = [count for module in modules for count in module.statements] or [0]
     lines = sum(module.lines for module in modules)
     out = sum(where[other] != name for module in modules for other in graph.successors(module.name))
@@ -152,19 +171,31 @@ def _figures(name: str, modules: Sequence[Module], graph: nx.DiGraph, where: Map
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prints the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--json", type=Path, help="file to write the figures to")
     add_record_option(parser)
     given = parser.parse_args(arguments)
-    modules = [module_of(path) for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
+    modules = [
+        module_of(path) for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))
+    ]
     graph = arrows_of(modules)
     rooms, console = rooms_of(modules, graph), Screen(width=150)
     table = Table(box=box.MARKDOWN)
-    for n, head in enumerate(("room", "files", "lines", "median", "p90", "longest", "comments", "blank", "arrows")):
+    for n, head in enumerate(
+        ("room", "files", "lines", "median", "p90", "longest", "comments", "blank", "arrows")
+    ):
         table.add_column(head, justify="right" if n else "left")
     for room in rooms:
         shares = (f"{100 * share:.1f} %" for share in (room.comment_share, room.blank_share))
-        sizes = f"{room.files}", f"{room.lines:,}", f"{room.median:.0f}", f"{room.p90:.0f}", f"{room.longest}"
+        sizes = (
+            f"{room.files}",
+            f"{room.lines:,}",
+            f"{room.median:.0f}",
+            f"{room.p90:.0f}",
+            f"{room.longest}",
+        )
         table.add_row(room.name, *sizes, *shares, f"{room.arrows}")
     console.print(table)
     circles = [sorted(part) for part in nx.strongly_connected_components(graph) if len(part) > 1]

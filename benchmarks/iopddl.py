@@ -82,25 +82,35 @@ def run(path: Path, time_limit_s: float, show: bool, check: bool) -> Result:
     )
 
 
-def cheapest(instance: dict[str, Any], choices: Iterable[list[int]]) -> tuple[int | None, list[int]]:
+def cheapest(
+    instance: dict[str, Any], choices: Iterable[list[int]]
+) -> tuple[int | None, list[int]]:
     """The first choice that is feasible in the file's own numbers, with its cost."""
     for choice in choices:
         try:
             return evaluate(instance, choice), choice
-        except ValueError as error:  # rounding in the solver's floats: the one before is the next best
+        except (
+            ValueError
+        ) as error:  # rounding in the solver's floats: the one before is the next best
             print(error)
     return None, []
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Solves every instance in a process of its own, and prints."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("paths", type=Path, nargs="+")
     parser.add_argument("--time-limit", type=float, required=True, help="seconds for each instance")
     parser.add_argument("--json", type=Path)
     add_record_option(parser)
-    parser.add_argument("--progress", action="store_true", help="print every better choice and bound")
-    parser.add_argument("--verify", action="store_true", help="prove each lower bound anew, by other code")
+    parser.add_argument(
+        "--progress", action="store_true", help="print every better choice and bound"
+    )
+    parser.add_argument(
+        "--verify", action="store_true", help="prove each lower bound anew, by other code"
+    )
     given = parser.parse_args(arguments)
     missing = [str(path) for path in given.paths if not path.is_file()]
     if missing:
@@ -112,20 +122,42 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for path in given.paths:
         results.append(run(path, given.time_limit, given.progress, given.verify))
         if given.json is not None:
-            content = {"machine": machine, "time_limit_s": given.time_limit, "instances": [asdict(r) for r in results]}
+            content = {
+                "machine": machine,
+                "time_limit_s": given.time_limit,
+                "instances": [asdict(r) for r in results],
+            }
             given.json.write_text(json.dumps(content) + "\n")
     console.print(_table(results, given.time_limit))
     for result in results:
-        console.print(f"{result.name}: {result.ended}{f', {result.verified}' if result.verified else ''}")
+        console.print(
+            f"{result.name}: {result.ended}{f', {result.verified}' if result.verified else ''}"
+        )
     record(__file__, given.record, console.tables)
 
 
 def _table(results: list[Result], time_limit_s: float) -> Table:
     table = Table(box=box.SIMPLE_HEAD, title=f"{time_limit_s:g} s for each instance")
-    for column in ("instance", "nodes", "edges", "cost", "lower bound", "gap", "first", "in 1 %", "total", "memory"):
+    for column in (
+        "instance",
+        "nodes",
+        "edges",
+        "cost",
+        "lower bound",
+        "gap",
+        "first",
+        "in 1 %",
+        "total",
+        "memory",
+    ):
         table.add_column(column, justify="right")
     for r in results:
-        costs = (f"{r.nodes:,}", f"{r.edges:,}", _shown(r.cost, ",.0f"), _shown(r.lower_bound, ",.0f"))
+        costs = (
+            f"{r.nodes:,}",
+            f"{r.edges:,}",
+            _shown(r.cost, ",.0f"),
+            _shown(r.lower_bound, ",.0f"),
+        )
         times = (_shown(r.first_s, ".1f"), _shown(r.within_1_percent_s, ".1f"), f"{r.total_s:.1f}")
         gap, memory = _shown(r.gap, ".3%"), f"{r.peak_memory_bytes / 2**20:,.0f} MiB"
         table.add_row(r.name, *costs, gap, *(f"{time} s" for time in times), memory)

@@ -77,5 +77,7 @@ def evaluate(instance: dict[str, Any], choice: Sequence[int]) -> int:
     for time in sorted(change):
         used += change[time]
         if used > limit:
-            raise ValueError(f"{instance['name']}: {used} bytes at time {time}, the limit is {limit}")
+            raise ValueError(
+                f"{instance['name']}: {used} bytes at time {time}, the limit is {limit}"
+            )
     return sum(taken)

@@ -21,7 +21,11 @@ from autopar.errors import AutoparError
 from autopar.solve import Edge, Problem, Progress, Solution, SolveOptions, Usage, solve, verify
 from benchmarks.iopddl_instance import as_problem, read
 
-SPARE_S, SPARE = 0.5, 0.03  # kept of the limit, in s and as a share, for the last moves of the search
+# kept of the limit, in s and as a share, for the last moves of the search
+SPARE_S, SPARE = (
+    0.5,
+    0.03,
+)
 LAST_S, LAST = 0.25, 0.004  # and for the answer of a process that is late
 
 Work = Callable[[Path, float, bool, Connection], None]
@@ -81,12 +85,16 @@ class Apart:
     `work` is what it does: given the path, when to end (as `perf_counter` counts), `check`, and where to send.
     """
 
-    def __init__(self, path: Path, time_limit_s: float, check: bool, work: Work | None = None) -> None:
+    def __init__(
+        self, path: Path, time_limit_s: float, check: bool, work: Work | None = None
+    ) -> None:
         self._began, self._limit_s = perf_counter(), time_limit_s
         context = multiprocessing.get_context("spawn")
         self._said, theirs = context.Pipe(duplex=False)
         ends = self._began + max(0.0, (1 - SPARE) * time_limit_s - SPARE_S)
-        self._process = context.Process(target=work or _solve_file, args=(path, ends, check, theirs), daemon=True)
+        self._process = context.Process(
+            target=work or _solve_file, args=(path, ends, check, theirs), daemon=True
+        )
         self._process.start()
         theirs.close()
 
@@ -95,7 +103,10 @@ class Apart:
         record, last = Record(), self._began + (1 - LAST) * self._limit_s - LAST_S
         while record.verified is None:
             if not self._said.poll(None if record.ended else max(0.0, last - perf_counter())):
-                record.ended, record.total_s = "late: ended from outside", perf_counter() - self._began
+                record.ended, record.total_s = (
+                    "late: ended from outside",
+                    perf_counter() - self._began,
+                )
                 break
             try:
                 said = self._said.recv()
@@ -136,7 +147,12 @@ def solve_drawn(nodes: int = 16, strategies: int = 8) -> None:
     usages = tuple(Usage(v, v % 3, v % 3 + 3, size) for v, size in enumerate(sizes))
     limit = float((0.6 * sizes.min(axis=1) + 0.4 * sizes.max(axis=1)).sum())
     little = SolveOptions(
-        max_table_entries=4, max_sweeps=20, anneal_passes=30, region_steps=120, branch_entries=100_000, cp_sat_work=0.2
+        max_table_entries=4,
+        max_sweeps=20,
+        anneal_passes=30,
+        region_steps=120,
+        branch_entries=100_000,
+        cp_sat_work=0.2,
     )
     solve(Problem(tuple(rng.random((nodes, strategies))), edges, usages, limit), options=little)
 
@@ -159,7 +175,9 @@ def _solve_file(path: Path, ends: float, check: bool, out: Connection) -> None:
         out.send(Ended(f"{type(error).__name__}: {error}"))
         return
     bound, choice = solution.lower_bound, np.array(solution.choice, dtype=np.int32)
-    out.send(Moment(perf_counter() - start, solution.objective, bound, _peak_memory_bytes(), choice))
+    out.send(
+        Moment(perf_counter() - start, solution.objective, bound, _peak_memory_bytes(), choice)
+    )
     out.send(Ended(solution.stopped or ("all searched" if solution.gap else "proven optimal")))
     if check:
         out.send(Verified(_verified(problem, solution)))

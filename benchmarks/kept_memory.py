@@ -10,7 +10,11 @@ from __future__ import annotations
 import os
 import sys
 
-KEEPING = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40), "MALLOC_TOP_PAD_": str(2**28)}
+KEEPING = {
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": str(2**40),
+    "MALLOC_TOP_PAD_": str(2**28),
+}
 """The environment under which glibc keeps what is freed, as a process starts. Other allocators ignore it."""
 
 
@@ -18,4 +22,6 @@ def keep_memory(module: str) -> None:
     """Starts `python -m module` anew in this process, with its arguments and `KEEPING`, unless that is set already."""
     if any(os.environ.get(name) != value for name, value in KEEPING.items()):
         sys.stdout.flush()
-        os.execve(sys.executable, [sys.executable, "-m", module, *sys.argv[1:]], os.environ | KEEPING)
+        os.execve(
+            sys.executable, [sys.executable, "-m", module, *sys.argv[1:]], os.environ | KEEPING
+        )

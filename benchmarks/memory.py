@@ -101,12 +101,18 @@ def measure(name: str, model: Measured) -> Iterator[Pair]:
 
         peak = found.spent.peak_memory_bytes
         predicted = peak if found.spent.set_aside_bytes is None else found.spent.set_aside_bytes
-        yield Pair(name, found.plan, model.held_out, predicted, peak, xla, predicting_s, asked - began)
+        yield Pair(
+            name, found.plan, model.held_out, predicted, peak, xla, predicting_s, asked - began
+        )
 
 
-def _programs(own: autopar.Plan, fn: Any, args: tuple[Any, ...], donate: tuple[int, ...]) -> Iterator[Program]:
+def _programs(
+    own: autopar.Plan, fn: Any, args: tuple[Any, ...], donate: tuple[int, ...]
+) -> Iterator[Program]:
     yield Program("own", own.program(), own.bound.planned.account)
-    whole = autopar.plan(fn, *args, cluster=CLUSTER, mesh={"x": 8}, mode="data_parallel", donate_argnums=donate)
+    whole = autopar.plan(
+        fn, *args, cluster=CLUSTER, mesh={"x": 8}, mode="data_parallel", donate_argnums=donate
+    )
     yield Program("data parallel", whole.program(), whole.bound.planned.account)
     case, space = Case(fn, args, "float32"), own.bound.planned.ground.space
     case.__dict__["traced"] = own.bound.traced
@@ -129,10 +135,14 @@ def _xla_bytes(program: ShardedProgram, inputs: Sequence[Any], donated: Sequence
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measures all models and prints the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--json", type=Path, help="also write every pair to this file")
     add_record_option(parser)
-    parser.add_argument("--models", default="", help="only those whose name matches this regular expression")
+    parser.add_argument(
+        "--models", default="", help="only those whose name matches this regular expression"
+    )
     given = parser.parse_args(arguments)
     use_virtual_devices(DEVICES)
     warnings.simplefilter("ignore")
@@ -141,12 +151,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name, model in MODELS.items():
         if re.search(given.models, name):
             pairs.extend(measure(name, model))
-            console.print(f"{name}: {', '.join(f'{p.plan} {p.ratio:.3f}' for p in pairs if p.model == name)}")
+            console.print(
+                f"{name}: {', '.join(f'{p.plan} {p.ratio:.3f}' for p in pairs if p.model == name)}"
+            )
     show(console, pairs)
     console.print(
         f"On {describe_devices()} ({machine()}), cluster {CLUSTER}, JAX {jax.__version__}, Python {python_version()}."
     )
-    console.print(f"{len(pairs)} pairs in {perf_counter() - start:.0f} s; compiled only, no step was run.")
+    console.print(
+        f"{len(pairs)} pairs in {perf_counter() - start:.0f} s; compiled only, no step was run."
+    )
     if given.json:
         rows = [{**asdict(pair), "ratio": pair.ratio} for pair in pairs]
         given.json.write_text(json.dumps(rows, indent=1), encoding="utf-8")
@@ -173,7 +187,13 @@ def _cells(name: str, plans: Sequence[str], pairs: Sequence[Pair]) -> tuple[str,
     ratios = {pair.plan: f"{pair.ratio:.3f}" for pair in pairs}
     own = next(pair for pair in pairs)
     shown = (ratios.get(plan, "-") for plan in plans)
-    return name, f"{own.xla_bytes / 1e6:.1f}", *shown, f"{_error(pairs):.1%}", f"{min(p.ratio for p in pairs):.3f}"
+    return (
+        name,
+        f"{own.xla_bytes / 1e6:.1f}",
+        *shown,
+        f"{_error(pairs):.1%}",
+        f"{min(p.ratio for p in pairs):.3f}",
+    )
 
 
 def _error(pairs: Sequence[Pair]) -> float:

@@ -47,7 +47,9 @@ def integers(*shape: int) -> jax.ShapeDtypeStruct:
 
 def specs(tree: Tree) -> Tree:
     """The arrays of a tree in shape only; what is none stays."""
-    return jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype) if hasattr(a, "dtype") else a, tree)
+    return jax.tree.map(
+        lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype) if hasattr(a, "dtype") else a, tree
+    )
 
 
 def descends(loss: Callable[..., jax.Array]) -> Callable[..., Any]:
@@ -106,13 +108,25 @@ def conv(x: jax.Array, kernel: jax.Array, stride: int = 1) -> jax.Array:
 
 
 def _up(x: jax.Array, kernel: jax.Array) -> jax.Array:
-    return lax.conv_transpose(x, kernel, (2, 2), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+    return lax.conv_transpose(
+        x, kernel, (2, 2), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
 
 
 def unet(c: int = 32) -> Made:
     """Down by a pooling and a stride, up again with what was there before beside it; a class for each pixel."""
-    names = {"in": (3, 3, 3, c), "d1": (3, 3, c, 2 * c), "d2": (3, 3, 2 * c, 4 * c), "u2": (2, 2, 4 * c, 2 * c)}
-    names |= {"m2": (3, 3, 4 * c, 2 * c), "u1": (2, 2, 2 * c, c), "m1": (3, 3, 2 * c, c), "out": (1, 1, c, 2)}
+    names = {
+        "in": (3, 3, 3, c),
+        "d1": (3, 3, c, 2 * c),
+        "d2": (3, 3, 2 * c, 4 * c),
+        "u2": (2, 2, 4 * c, 2 * c),
+    }
+    names |= {
+        "m2": (3, 3, 4 * c, 2 * c),
+        "u1": (2, 2, 2 * c, c),
+        "m1": (3, 3, 2 * c, c),
+        "out": (1, 1, c, 2),
+    }
 
     def loss(p: Tree, x: jax.Array, labels: jax.Array) -> jax.Array:
         a = jax.nn.relu(conv(x, p["in"]))
@@ -158,12 +172,17 @@ def _encoder_params(width: int) -> Tree:
     kernels = dict.fromkeys(("query", "key", "value", "out"), (width, width))
     kernels |= {"fc1": (width, 4 * width), "fc2": (4 * width, width)}
     block = {name: {"kernel": floats(m, n), "bias": floats(n)} for name, (m, n) in kernels.items()}
-    return block | {name: {"scale": floats(width), "bias": floats(width)} for name in ("norm1", "norm2")}
+    return block | {
+        name: {"scale": floats(width), "bias": floats(width)} for name in ("norm1", "norm2")
+    }
 
 
 def _encoder_block(p: Tree, x: jax.Array, heads: int) -> jax.Array:
     normed = layer_norm(p["norm1"], x)
-    q, k, v = (dense(p[name], normed).reshape(*x.shape[:2], heads, -1) for name in ("query", "key", "value"))
+    q, k, v = (
+        dense(p[name], normed).reshape(*x.shape[:2], heads, -1)
+        for name in ("query", "key", "value")
+    )
     weights = jax.nn.softmax(jnp.einsum("bqhd,bkhd->bhqk", q, k) * q.shape[-1] ** -0.5)
     x = x + dense(p["out"], jnp.einsum("bhqk,bkhd->bqhd", weights, v).reshape(x.shape))
     return x + dense(p["fc2"], jax.nn.gelu(dense(p["fc1"], layer_norm(p["norm2"], x))))
@@ -196,7 +215,11 @@ def scanned_layers(checkpointed: bool) -> Made:
         h, _ = lax.scan(jax.checkpoint(layer) if checkpointed else layer, x, params)
         return ((h - y) ** 2).mean()
 
-    return descends(loss), ({"w": floats(8, 512, 512), "b": floats(8, 512)}, floats(2048, 512), floats(2048, 512))
+    return descends(loss), (
+        {"w": floats(8, 512, 512), "b": floats(8, 512)},
+        floats(2048, 512),
+        floats(2048, 512),
+    )
 
 
 # Others ---------------------------------------------------------------------------------------------------------------
@@ -222,7 +245,11 @@ def lstm(width: int = 256) -> Made:
         return cross_entropy(x[-1] @ params["out"], labels)
 
     layers = [{"w": floats(2 * width, 4 * width), "b": floats(4 * width)}] * 2
-    return descends(loss), ({"layers": layers, "out": floats(width, 64)}, floats(24, 128, width), integers(128))
+    return descends(loss), (
+        {"layers": layers, "out": floats(width, 64)},
+        floats(24, 128, width),
+        integers(128),
+    )
 
 
 def experts(count: int = 8, width: int = 256) -> Made:
@@ -233,8 +260,12 @@ def experts(count: int = 8, width: int = 256) -> Made:
         capacity = 2 * x.shape[0] // count
         chosen = jax.nn.one_hot(gates.argmax(-1), count)
         place = (jnp.cumsum(chosen, 0) - 1) * chosen
-        sent = chosen[..., None] * jax.nn.one_hot(place.sum(-1).astype(jnp.int32), capacity)[:, None]
-        hidden = jax.nn.silu(jnp.einsum("ecd,edf->ecf", jnp.einsum("td,tec->ecd", x, sent), p["up"]))
+        sent = (
+            chosen[..., None] * jax.nn.one_hot(place.sum(-1).astype(jnp.int32), capacity)[:, None]
+        )
+        hidden = jax.nn.silu(
+            jnp.einsum("ecd,edf->ecf", jnp.einsum("td,tec->ecd", x, sent), p["up"])
+        )
         made = jnp.einsum("ecf,efd->ecd", hidden, p["down"])
         return x + jnp.einsum("ecd,tec->td", made, sent * gates.max(-1)[:, None, None])
 
@@ -272,13 +303,20 @@ def state_space(width: int = 128, states: int = 8, length: int = 64) -> Made:
         step = jax.nn.softplus(u @ p["step"])
         kept = jnp.exp(-step[..., None] * jnp.exp(p["decay"]))
         added = step[..., None] * (u @ p["b"])[:, :, None] * u[..., None]
-        _, h = lax.associative_scan(lambda a, b: (a[0] * b[0], b[0] * a[1] + b[1]), (kept, added), axis=1)
+        _, h = lax.associative_scan(
+            lambda a, b: (a[0] * b[0], b[0] * a[1] + b[1]), (kept, added), axis=1
+        )
         return x + (jnp.einsum("bldn,bln->bld", h, u @ p["c"]) * jax.nn.silu(gate)) @ p["out"]
 
     def loss(params: Tree, x: jax.Array, y: jax.Array) -> jax.Array:
         return ((block(params, x) - y) ** 2).mean()
 
-    shapes_of = {"in": (width, 2 * width), "step": (width, width), "decay": (width, states), "b": (width, states)}
+    shapes_of = {
+        "in": (width, 2 * width),
+        "step": (width, width),
+        "decay": (width, states),
+        "b": (width, states),
+    }
     shapes_of |= {"c": (width, states), "out": (width, width)}
     params = {name: floats(*shape) for name, shape in shapes_of.items()}
     return descends(loss), (params, floats(16, length, width), floats(16, length, width))
@@ -297,8 +335,13 @@ def encoder_decoder(width: int = 256) -> Made:
         return cross_entropy(y @ p["tokens"].T, labels)
 
     params = {name: floats(width, width) for name in ("q1", "k1", "v1", "q2", "k2", "v2")}
-    params |= {n: {"kernel": floats(width, width), "bias": floats(width)} for n in ("self", "cross")}
-    params |= {"encoder": _encoder_params(width), "norm": {"scale": floats(width), "bias": floats(width)}}
+    params |= {
+        n: {"kernel": floats(width, width), "bias": floats(width)} for n in ("self", "cross")
+    }
+    params |= {
+        "encoder": _encoder_params(width),
+        "norm": {"scale": floats(width), "bias": floats(width)},
+    }
     params |= {"tokens": floats(1024, width)}
     return with_adam(loss, params, floats(16, 128, width), integers(16, 128), integers(16, 128))
 
@@ -315,7 +358,10 @@ MODELS: dict[str, Measured] = {
     "unet": Measured(unet),
     "scanned layers": Measured(partial(scanned_layers, False)),
     "scanned llama, donated": Measured(
-        partial(of_shapes, partial(shapes.llama, 4, 256, 512, 8, vocab=2048, sequence=128, batch=16)), donates=True
+        partial(
+            of_shapes, partial(shapes.llama, 4, 256, 512, 8, vocab=2048, sequence=128, batch=16)
+        ),
+        donates=True,
     ),
     "lstm": Measured(lstm),
     "experts": Measured(experts),
@@ -323,7 +369,9 @@ MODELS: dict[str, Measured] = {
     "resnet": Measured(resnet, held_out=True),
     "resnet, donated": Measured(resnet, donates=True, held_out=True),
     "bert": Measured(bert, held_out=True),
-    "scanned gpt, donated": Measured(partial(of_shapes, partial(_SMALL_GPT, 4, scanned=True)), True, True),
+    "scanned gpt, donated": Measured(
+        partial(of_shapes, partial(_SMALL_GPT, 4, scanned=True)), True, True
+    ),
     "scanned layers, checkpointed": Measured(partial(scanned_layers, True), held_out=True),
     "recommender": Measured(recommender, held_out=True),
     "state space": Measured(state_space),

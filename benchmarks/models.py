@@ -72,13 +72,20 @@ class Model:
 # Perceptron -----------------------------------------------------------------------------------------------------------
 
 
-def mlp(widths: tuple[int, ...] = (1024, 2048, 2048, 1024), batch: int = 512, *, drawn: bool = True) -> Model:
+def mlp(
+    widths: tuple[int, ...] = (1024, 2048, 2048, 1024), batch: int = 512, *, drawn: bool = True
+) -> Model:
     """Dense layers with relu and cross-entropy, SGD. By hand: columns and rows in turn."""
     draw = generator(drawn)
     params = [dense_init(draw, m, n) for m, n in pairwise(widths)]
-    data = (normal(draw, (batch, widths[0]), 1.0), draw.integers(widths[-1], size=batch).astype(np.int32))
+    data = (
+        normal(draw, (batch, widths[0]), 1.0),
+        draw.integers(widths[-1], size=batch).astype(np.int32),
+    )
 
-    def loss(params: Tree, _key: jax.Array, split: Split, x: jax.Array, labels: jax.Array) -> jax.Array:
+    def loss(
+        params: Tree, _key: jax.Array, split: Split, x: jax.Array, labels: jax.Array
+    ) -> jax.Array:
         for n, layer in enumerate(params):
             x = split(dense(layer, x), "data", *(() if n % 2 else ("model",)))
             x = jax.nn.relu(x) if n < len(params) - 1 else x
@@ -118,7 +125,9 @@ def gpt(
     }
     text = draw.integers(vocab, size=(batch, sequence + 1)).astype(np.int32)
 
-    def loss(params: Tree, key: jax.Array, split: Split, tokens: jax.Array, targets: jax.Array) -> jax.Array:
+    def loss(
+        params: Tree, key: jax.Array, split: Split, tokens: jax.Array, targets: jax.Array
+    ) -> jax.Array:
         x = split(params["tokens"][tokens] + params["positions"], "data")
         for block, block_key in zip(params["blocks"], jax.random.split(key, layers), strict=True):
             x = gpt_block(block, x, block_key, heads, split, rate)
@@ -137,18 +146,24 @@ def gpt(
     return Model("GPT", size, loss, params, (text[:, :-1], text[:, 1:]), spec, "adam")
 
 
-def gpt_block(p: Tree, x: jax.Array, key: jax.Array, heads: int, split: Split, rate: float = 0.1) -> jax.Array:
+def gpt_block(
+    p: Tree, x: jax.Array, key: jax.Array, heads: int, split: Split, rate: float = 0.1
+) -> jax.Array:
     """Attention, then a perceptron, on x[batch, position, width]: a norm before each, a residual around it."""
     keys = jax.random.split(key, 3)
     normed = layer_norm(p["norm1"], x)
-    q, k, v = (split(dense(p[name], normed), "data", None, "model") for name in ("query", "key", "value"))
+    q, k, v = (
+        split(dense(p[name], normed), "data", None, "model") for name in ("query", "key", "value")
+    )
     mixed = split(attention(q, k, v, keys[0], heads, rate), "data", None, "model")
     x = x + drop(split(dense(p["out"], mixed), "data"), keys[1], rate)
     hidden = split(jax.nn.gelu(dense(p["fc1"], layer_norm(p["norm2"], x))), "data", None, "model")
     return x + drop(split(dense(p["fc2"], hidden), "data"), keys[2], rate)
 
 
-def attention(q: jax.Array, k: jax.Array, v: jax.Array, key: jax.Array, heads: int, rate: float = 0.1) -> jax.Array:
+def attention(
+    q: jax.Array, k: jax.Array, v: jax.Array, key: jax.Array, heads: int, rate: float = 0.1
+) -> jax.Array:
     """Causal attention on [batch, position, heads * head width]."""
     q, k, v = (x.reshape(*x.shape[:2], heads, -1) for x in (q, k, v))
     scores = jnp.einsum("bqhd,bkhd->bhqk", q, k) * q.shape[-1] ** -0.5
@@ -178,15 +193,22 @@ def cnn(
 ) -> Model:
     """Convolutions with batch norm, relu and pooling, a dense head, momentum. By hand: channels out and in, in turn."""
     draw = generator(drawn)
-    convs = [{"kernel": normal(draw, (3, 3, m, n), (9 * m) ** -0.5), **norm_init(n)} for m, n in pairwise(channels)]
+    convs = [
+        {"kernel": normal(draw, (3, 3, m, n), (9 * m) ** -0.5), **norm_init(n)}
+        for m, n in pairwise(channels)
+    ]
     side = image // 2 ** len(convs)
     params = {"convs": convs, "head": dense_init(draw, side * side * channels[-1], classes)}
     images = normal(draw, (batch, image, image, channels[0]), 1.0)
     labels = draw.integers(classes, size=batch).astype(np.int32)
 
-    def loss(params: Tree, _key: jax.Array, split: Split, x: jax.Array, labels: jax.Array) -> jax.Array:
+    def loss(
+        params: Tree, _key: jax.Array, split: Split, x: jax.Array, labels: jax.Array
+    ) -> jax.Array:
         for n, layer in enumerate(params["convs"]):
-            x = lax.conv_general_dilated(x, layer["kernel"], (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+            x = lax.conv_general_dilated(
+                x, layer["kernel"], (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+            )
             x = split(x, "data", None, None, *(() if n % 2 else ("model",)))
             x = max_pool(jax.nn.relu(batch_norm(layer, x)))
         return cross_entropy(dense(params["head"], x.reshape(x.shape[0], -1)), labels)
@@ -198,7 +220,9 @@ def cnn(
             return _columns(array)
         return _rows(array)
 
-    size = f"channels {'-'.join(map(str, channels))}, {image}x{image} pixels, batch {batch}, momentum"
+    size = (
+        f"channels {'-'.join(map(str, channels))}, {image}x{image} pixels, batch {batch}, momentum"
+    )
     return Model("CNN", size, loss, params, (images, labels), spec, "momentum")
 
 
@@ -315,7 +339,10 @@ def _zeros(params: Tree) -> Tree:
 OPTIMISERS: dict[str, tuple[Callable[[Tree], Tree], Update]] = {
     "sgd": (lambda _: {}, sgd),
     "momentum": (lambda params: {"velocity": _zeros(params)}, momentum),
-    "adam": (lambda params: {"m": _zeros(params), "v": _zeros(params), "count": np.zeros((), np.int32)}, adam),
+    "adam": (
+        lambda params: {"m": _zeros(params), "v": _zeros(params), "count": np.zeros((), np.int32)},
+        adam,
+    ),
 }
 
 MODELS: dict[str, Callable[[], Model]] = {"mlp": mlp, "gpt": gpt, "cnn": cnn}

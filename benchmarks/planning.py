@@ -50,12 +50,20 @@ from benchmarks.record import Screen, add_record_option, record
 from benchmarks.shapes import Shapes
 
 GOAL_S = 2.0
-COMPILING = (("gpt-2", (8, 8)), ("gpt-2", (8, 8, 8)), ("llama-70B", (64, 8)), ("llama-70B", (8, 8, 8)))
+COMPILING = (
+    ("gpt-2", (8, 8)),
+    ("gpt-2", (8, 8, 8)),
+    ("llama-70B", (64, 8)),
+    ("llama-70B", (8, 8, 8)),
+)
 """Rows whose solves take all ways together: they have the solver's loops compiled."""
 CLOCKS: dict[str, Callable[[], float]] = {"wall": perf_counter, "cpu": process_time}
 STAGES: dict[str, tuple[tuple[str, str], ...]] = {
     "trace": (("autopar.api.make", "alternatives"),),
-    "rules": (("autopar.search.search", "dataflow"), ("autopar.search.mesh_context", "build_space")),
+    "rules": (
+        ("autopar.search.search", "dataflow"),
+        ("autopar.search.mesh_context", "build_space"),
+    ),
     "price": (("autopar.search.mesh_context", "assemble"),),
     "solve": (
         ("autopar.search.limited_solve", "solve"),
@@ -66,7 +74,10 @@ STAGES: dict[str, tuple[tuple[str, str], ...]] = {
         ("autopar.solve.parametric.single_limit:Focus", "turn_to"),
         ("autopar.solve.parametric.single_limit:Focus", "mix"),
     ),
-    "program": (("autopar.search.limited_solve", "build_program"), ("autopar.search.limited_solve", "account")),
+    "program": (
+        ("autopar.search.limited_solve", "build_program"),
+        ("autopar.search.limited_solve", "account"),
+    ),
 }
 """The functions whose calls make up a stage of planning, by module and name."""
 
@@ -127,10 +138,14 @@ def _cases() -> tuple[Case, ...]:
         for layers in (2, 12, 48, 96)
         for mesh in meshes
     ]
-    found += [Case("gpt-96-scanned", partial(shapes.gpt, 96, scanned=True), mesh) for mesh in meshes]
+    found += [
+        Case("gpt-96-scanned", partial(shapes.gpt, 96, scanned=True), mesh) for mesh in meshes
+    ]
     found += [
         Case("llama-8B", partial(shapes.llama, 32, 4096, 14336, 32), (8, 8)),
-        Case("llama-8B-unrolled", partial(shapes.llama, 32, 4096, 14336, 32, scanned=False), (8, 8)),
+        Case(
+            "llama-8B-unrolled", partial(shapes.llama, 32, 4096, 14336, 32, scanned=False), (8, 8)
+        ),
         Case("llama-70B", partial(shapes.llama, 80, 8192, 28672, 64, batch=256), (64, 8)),
         Case("llama-70B", partial(shapes.llama, 80, 8192, 28672, 64, batch=256), (8, 8, 8)),
         Case("llama-405B", partial(shapes.llama, 126, 16384, 53248, 128, batch=1024), (16, 8, 64)),
@@ -210,7 +225,9 @@ def measure(case: Case, clock: Callable[[], float]) -> Row:
     watch = Stopwatch(clock, report)
     with watch.watching():
         start = clock()
-        plan = autopar.plan(model.step, *model.args, cluster=case.cluster, mesh=mesh, donate_argnums=0)
+        plan = autopar.plan(
+            model.step, *model.args, cluster=case.cluster, mesh=mesh, donate_argnums=0
+        )
         plan_s = clock() - start
     stages = {**watch.seconds, "rest": plan_s - sum(watch.seconds.values())}
     return Row(
@@ -246,9 +263,18 @@ def _peak_memory_bytes() -> int:
 
 def run_apart(case: Case, clock: str, timeout_s: float) -> Row | str:
     """The row of `case`, from a process of its own, as far as it came; or why there is none."""
-    command = [sys.executable, "-m", "benchmarks.planning", "--row", str(CASES.index(case)), f"--clock={clock}"]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.planning",
+        "--row",
+        str(CASES.index(case)),
+        f"--clock={clock}",
+    ]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=timeout_s, check=False
+        )
     except subprocess.TimeoutExpired as error:
         lines = (error.stdout or b"").decode().splitlines()
         return _read(lines[-1]) if lines else f"not traced within {timeout_s:.0f} s"
@@ -296,13 +322,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--json", type=Path, help="file to write the figures to")
     add_record_option(parser)
-    parser.add_argument("--only", default="", help="rows whose `name mesh` holds this regular expression, long or not")
+    parser.add_argument(
+        "--only",
+        default="",
+        help="rows whose `name mesh` holds this regular expression, long or not",
+    )
     parser.add_argument("--all", action="store_true", help="the long rows too")
-    parser.add_argument("--timeout", type=float, default=60.0, help="seconds that a row may take, imports included")
-    parser.add_argument("--clock", choices=tuple(CLOCKS), default="wall", help="seconds of the clock or of computing")
+    parser.add_argument(
+        "--timeout", type=float, default=60.0, help="seconds that a row may take, imports included"
+    )
+    parser.add_argument(
+        "--clock",
+        choices=tuple(CLOCKS),
+        default="wall",
+        help="seconds of the clock or of computing",
+    )
     parser.add_argument("--row", type=int, help=argparse.SUPPRESS)
     return parser
 
@@ -318,15 +357,33 @@ def _size(mesh: tuple[int, ...]) -> str:
 
 def _table() -> Table:
     table = Table(box=box.MARKDOWN)
-    heads = ("model", "mesh", "operators", "JAX's trace", *STAGES, "rest", "after trace", "goal", "gap", "MB (imports)")
+    heads = (
+        "model",
+        "mesh",
+        "operators",
+        "JAX's trace",
+        *STAGES,
+        "rest",
+        "after trace",
+        "goal",
+        "gap",
+        "MB (imports)",
+    )
     for position, head in enumerate(heads):
         table.add_column(head, justify="left" if position < 2 else "right")
     return table
 
 
 def _cells(row: Row, timeout_s: float) -> tuple[str, ...]:
-    head = (row.name, _size(row.mesh), f"{row.operators:,}" if row.operators else "", f"{row.jax_trace_s:.2f}")
-    stages = tuple(f"{row.stages[name]:.2f}" if row.stages.get(name) else "" for name in (*STAGES, "rest"))
+    head = (
+        row.name,
+        _size(row.mesh),
+        f"{row.operators:,}" if row.operators else "",
+        f"{row.jax_trace_s:.2f}",
+    )
+    stages = tuple(
+        f"{row.stages[name]:.2f}" if row.stages.get(name) else "" for name in (*STAGES, "rest")
+    )
     if row.plan_s == inf:
         return (*head, *stages, f"not in {timeout_s:.0f} s", "missed", "", "")
     memory = f"{row.peak_memory_bytes / 1e6:,.0f} ({row.imported_bytes / 1e6:,.0f})"

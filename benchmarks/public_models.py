@@ -93,7 +93,9 @@ def mixtral(*, layers: int = 32, batch: int = 64, sequence: int = 4096) -> Shape
         "norm": floats(width),
         "head": floats(width, 32000),
     }
-    return adamw_step(partial(decoder_loss, (("blocks", layers, _mixtral_block),)), params, batch, sequence)
+    return adamw_step(
+        partial(decoder_loss, (("blocks", layers, _mixtral_block),)), params, batch, sequence
+    )
 
 
 def adamw_step(loss: Callable[..., jax.Array], params: Tree, batch: int, sequence: int) -> Shapes:
@@ -117,7 +119,12 @@ def adamw_step(loss: Callable[..., jax.Array], params: Tree, batch: int, sequenc
 
 def _block(width: int) -> Tree:
     """A block whose queries, keys and values are one product, as GPT-2's and BLOOM's are."""
-    shapes = {"qkv": (width, 3 * width), "out": (width, width), "fc1": (width, 4 * width), "fc2": (4 * width, width)}
+    shapes = {
+        "qkv": (width, 3 * width),
+        "out": (width, width),
+        "fc1": (width, 4 * width),
+        "fc2": (4 * width, width),
+    }
     block = {name: {"kernel": floats(m, n), "bias": floats(n)} for name, (m, n) in shapes.items()}
     return block | {"norm1": norm(width), "norm2": norm(width)}
 
@@ -148,7 +155,10 @@ def _alibi(heads: int, sequence: int) -> jax.Array:
 
 def _mixtral_block(p: Tree, x: jax.Array, _key: jax.Array) -> jax.Array:
     normed = rms_norm(p["norm1"], x)
-    q, k, v = (jnp.einsum("bsm,mhd->bshd", normed, p[name].astype(x.dtype)) for name in ("query", "key", "value"))
+    q, k, v = (
+        jnp.einsum("bsm,mhd->bshd", normed, p[name].astype(x.dtype))
+        for name in ("query", "key", "value")
+    )
     mixed = grouped_attention(rotated(q), rotated(k), v)
     x = x + jnp.einsum("bshd,hdm->bsm", mixed, p["out"].astype(x.dtype))
     return x + _sorted_experts(p, rms_norm(p["norm2"], x))

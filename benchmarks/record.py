@@ -39,7 +39,9 @@ class Shown:
     def __post_init__(self) -> None:
         for row in self.rows:
             if len(row) != len(self.heads):
-                raise ValueError(f"table {self.title!r}: {row} has not one cell for each of {self.heads}")
+                raise ValueError(
+                    f"table {self.title!r}: {row} has not one cell for each of {self.heads}"
+                )
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,10 @@ class Record:
           ValueError: it is no record, or not where one of its benchmark belongs.
         """
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        tables = tuple(Shown(t["title"], tuple(t["heads"]), tuple(map(tuple, t["rows"]))) for t in content["tables"])
+        tables = tuple(
+            Shown(t["title"], tuple(t["heads"]), tuple(map(tuple, t["rows"])))
+            for t in content["tables"]
+        )
         found = cls(**{**content, "tables": tables, "notes": tuple(content["notes"])})
         if found.benchmark != path.parent.name:
             raise ValueError(f"{path} holds a record of {found.benchmark}")
@@ -76,7 +81,9 @@ class Record:
     def write(self, path: Path) -> None:
         """Writes the record to the file at `path`, whose folder is made if need be."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        path.write_text(
+            json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
+        )
 
 
 class Screen(Console):
@@ -106,14 +113,18 @@ def add_record_option(parser: argparse.ArgumentParser) -> None:
 def machine_name() -> str:
     """The machine by processor, family and cores, as a file's name: "amd-epyc-family-25-2-cores"."""
     info = Path("/proc/cpuinfo")
-    lines = (line.partition(":") for line in (info.read_text().splitlines() if info.exists() else ()))
+    lines = (
+        line.partition(":") for line in (info.read_text().splitlines() if info.exists() else ())
+    )
     fields = {name.strip(): value.strip() for name, _, value in lines}
     family = f"family {fields['cpu family']}" if "cpu family" in fields else ""
     text = f"{fields.get('model name') or platform.machine()} {family} {os.cpu_count()} cores"
     return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-")
 
 
-def record(benchmark: str, machine: str | None, tables: Sequence[Table], folder: Path = RESULTS) -> Path | None:
+def record(
+    benchmark: str, machine: str | None, tables: Sequence[Table], folder: Path = RESULTS
+) -> Path | None:
     """Keeps `tables` as what the benchmark, a module's file, last found on `machine`; nothing if that is None.
 
     Raises:
@@ -137,7 +148,11 @@ def record(benchmark: str, machine: str | None, tables: Sequence[Table], folder:
 def shown_table(table: Table) -> Shown:
     """The texts of a table."""
     columns = [[str(cell) for cell in column.cells] for column in table.columns]
-    return Shown(str(table.title or ""), tuple(str(c.header) for c in table.columns), tuple(zip(*columns, strict=True)))
+    return Shown(
+        str(table.title or ""),
+        tuple(str(c.header) for c in table.columns),
+        tuple(zip(*columns, strict=True)),
+    )
 
 
 def _without_record(arguments: Sequence[str]) -> list[str]:
@@ -151,6 +166,8 @@ def _commit() -> str:
     """The commit that is checked out, with a "+" if files differ from it."""
 
     def git(*arguments: str) -> str:
-        return subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
+        return subprocess.run(
+            ["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True
+        ).stdout.strip()
 
     return git("rev-parse", "--short", "HEAD") + ("+" if git("status", "--porcelain") else "")

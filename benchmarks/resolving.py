@@ -85,7 +85,9 @@ class Row:
 def measure(layers: int, sizes: Sequence[int], tight: bool) -> Iterator[Row]:
     """The rows of a GPT with this many layers on a mesh of these sizes, each as soon as it is there."""
     model = gpt(layers=layers)
-    args = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), (model.state, *model.batch))
+    args = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), (model.state, *model.batch)
+    )
     mesh = dict(zip("xyz", sizes, strict=False))
     cluster = autopar.load_cluster("8xh100" if prod(sizes) == 8 else f"{prod(sizes) // 8}x8xh100")
 
@@ -100,10 +102,19 @@ def measure(layers: int, sizes: Sequence[int], tight: bool) -> Iterator[Row]:
             total, cpu = perf_counter() - start, process_time() - start_cpu
         found = (None, None) if plan is None else (plan.objective_s, plan.gap)
         return Row(
-            layers, "x".join(map(str, sizes)), change, total, cpu, **spent, objective_s=found[0], gap=found[1]
+            layers,
+            "x".join(map(str, sizes)),
+            change,
+            total,
+            cpu,
+            **spent,
+            objective_s=found[0],
+            gap=found[1],
         ), plan
 
-    row, first = timed("first plan", lambda: autopar.plan(model.step(), *args, cluster=cluster, mesh=mesh))
+    row, first = timed(
+        "first plan", lambda: autopar.plan(model.step(), *args, cluster=cluster, mesh=mesh)
+    )
     yield row
     assert first is not None
     kept, other = _placements(first)
@@ -134,7 +145,10 @@ def _placements(plan: autopar.Plan) -> tuple[PartitionSpec, PartitionSpec]:
 
 def _slower(cluster: Cluster) -> Cluster:
     levels = tuple(
-        replace(level, link=replace(level.link, bandwidth_bytes_per_s=level.link.bandwidth_bytes_per_s / 2))
+        replace(
+            level,
+            link=replace(level.link, bandwidth_bytes_per_s=level.link.bandwidth_bytes_per_s / 2),
+        )
         for level in cluster.topology.levels
     )
     return replace(cluster, topology=replace(cluster.topology, levels=levels))
@@ -165,7 +179,9 @@ def _clocks() -> Iterator[dict[str, float]]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measures and prints."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--layers", type=int, nargs="+", default=[32])
     parser.add_argument("--mesh", nargs="+", default=["8", "8,8"])
     parser.add_argument("--tight", action="store_true")
@@ -178,7 +194,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for layers in given.layers:
         for mesh in given.mesh:
             for row in measure(layers, tuple(map(int, mesh.split(","))), given.tight):
-                console.print(f"{row.layers} layers, mesh {row.mesh}, {row.change}: {row.total_s:.2f} s", style="dim")
+                console.print(
+                    f"{row.layers} layers, mesh {row.mesh}, {row.change}: {row.total_s:.2f} s",
+                    style="dim",
+                )
                 rows.append(row)
     table = Table(box=box.SIMPLE_HEAD, title="GPT training step on servers of 8 H100")
     for column in (
@@ -198,11 +217,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for row in rows:
         times = (row.total_s, row.cpu_s, row.solve_s, row.program_s, row.summary_s, row.rest_s)
         seconds = (f"{value:.2f} s" for value in times)
-        found = ("none found", "") if row.objective_s is None else (f"{row.objective_s * 1e3:.4f} ms", f"{row.gap:.2%}")
+        found = (
+            ("none found", "")
+            if row.objective_s is None
+            else (f"{row.objective_s * 1e3:.4f} ms", f"{row.gap:.2%}")
+        )
         table.add_row(str(row.layers), row.mesh, row.change, *seconds, *found)
     console.print(table)
     if given.json is not None:
-        given.json.write_text(json.dumps({"machine": machine, "rows": [asdict(row) for row in rows]}, indent=1) + "\n")
+        given.json.write_text(
+            json.dumps({"machine": machine, "rows": [asdict(row) for row in rows]}, indent=1) + "\n"
+        )
     record(__file__, given.record, console.tables)
 
 

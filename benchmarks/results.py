@@ -53,8 +53,14 @@ def caption(record: Record) -> str:
 
 def markdown(table: Shown) -> str:
     """A table in Markdown, its title before it; columns of words to the left, others to the right."""
-    lines = [table.heads, tuple("---" if _is_text(column) else "---:" for column in _columns(table)), *table.rows]
-    text = "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
+    lines = [
+        table.heads,
+        tuple("---" if _is_text(column) else "---:" for column in _columns(table)),
+        *table.rows,
+    ]
+    text = "\n".join(
+        f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines
+    )
     return f"**{table.title}**\n\n{text}" if table.title else text
 
 

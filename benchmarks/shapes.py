@@ -106,12 +106,17 @@ def llama(
         "norm": floats(width),
         "head": floats(width, vocab),
     }
-    return _training(partial(decoder_loss, (("blocks", layers, _llama_block),)), params, batch, sequence)
+    return _training(
+        partial(decoder_loss, (("blocks", layers, _llama_block),)), params, batch, sequence
+    )
 
 
 def _llama_block(p: Tree, x: jax.Array, _key: jax.Array) -> jax.Array:
     normed = rms_norm(p["norm1"], x)
-    q, k, v = (jnp.einsum("bsm,mhd->bshd", normed, p[name].astype(x.dtype)) for name in ("query", "key", "value"))
+    q, k, v = (
+        jnp.einsum("bsm,mhd->bshd", normed, p[name].astype(x.dtype))
+        for name in ("query", "key", "value")
+    )
     mixed = grouped_attention(rotated(q), rotated(k), v)
     x = x + jnp.einsum("bshd,hdm->bsm", mixed, p["out"].astype(x.dtype))
     return x + _swiglu(p, rms_norm(p["norm2"], x))
@@ -194,7 +199,10 @@ def mixture(
         "norm1": (width,),
         "norm2": (width,),
     }
-    experts = {f"experts_{name}": (EXPERTS, *shape) for name, shape in _swiglu_shapes(width, expert).items()}
+    experts = {
+        f"experts_{name}": (EXPERTS, *shape)
+        for name, shape in _swiglu_shapes(width, expert).items()
+    }
     moe = {**shared, **_swiglu_shapes(width, expert), **experts, "router": (width, EXPERTS)}
     params = {
         "tokens": floats(vocab, width),
@@ -209,7 +217,11 @@ def mixture(
 
 def _latent_attention(p: Tree, x: jax.Array) -> jax.Array:
     """Attention whose keys and values come from a latent vector of each token."""
-    w = {name: p[name].astype(x.dtype) for name in p if name.startswith(("query", "kv", "key", "value", "out"))}
+    w = {
+        name: p[name].astype(x.dtype)
+        for name in p
+        if name.startswith(("query", "kv", "key", "value", "out"))
+    }
     q = jnp.einsum("bsr,rhd->bshd", x @ w["query_down"], w["query_up"])
     latent = x @ w["kv_down"]
     k, v = (jnp.einsum("bsr,rhd->bshd", latent, w[name]) for name in ("key_up", "value_up"))
@@ -246,7 +258,9 @@ def _experts(p: Tree, x: jax.Array) -> jax.Array:
     dispatch = lax.stop_gradient(combine > 0).astype(x.dtype)
     gate, up, down = (p[f"experts_{name}"].astype(x.dtype) for name in ("gate", "up", "down"))
     sent = jnp.einsum("gsec,gsm->egcm", dispatch, tokens)
-    hidden = jax.nn.silu(jnp.einsum("egcm,emh->egch", sent, gate)) * jnp.einsum("egcm,emh->egch", sent, up)
+    hidden = jax.nn.silu(jnp.einsum("egcm,emh->egch", sent, gate)) * jnp.einsum(
+        "egcm,emh->egch", sent, up
+    )
     answers = jnp.einsum("egch,ehm->egcm", hidden, down)
     return jnp.einsum("gsec,egcm->gsm", combine, answers).reshape(x.shape)
 
@@ -255,7 +269,11 @@ def _experts(p: Tree, x: jax.Array) -> jax.Array:
 
 
 def decoder_loss(
-    stacks: tuple[tuple[str, int, Block], ...], params: Tree, _key: jax.Array, tokens: jax.Array, targets: jax.Array
+    stacks: tuple[tuple[str, int, Block], ...],
+    params: Tree,
+    _key: jax.Array,
+    tokens: jax.Array,
+    targets: jax.Array,
 ) -> jax.Array:
     """The loss of a decoder whose layers are those of `stacks`: (name, number of layers, block) in order."""
     x = params["tokens"].astype(jnp.bfloat16)[tokens]

@@ -81,13 +81,19 @@ class Found:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measures, prints the tables, and writes JSON if asked to."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--gbit", type=float, nargs="+", default=[1.0, 0.2], help="rates of the link")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--gbit", type=float, nargs="+", default=[1.0, 0.2], help="rates of the link"
+    )
     parser.add_argument("--models", nargs="*", choices=tuple(MODELS), default=tuple(MODELS))
     parser.add_argument("--steps", type=int, default=7, help="steps that are timed")
     parser.add_argument("--json", type=Path, help="file to write the figures to")
     add_record_option(parser)
-    parser.add_argument("--plans", type=Path, help="folder in which plans are kept, and taken from the next time")
+    parser.add_argument(
+        "--plans", type=Path, help="folder in which plans are kept, and taken from the next time"
+    )
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.worker is not None:
@@ -99,7 +105,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     console, found = Screen(width=120), []
     for gbit in options.gbit:
         with TemporaryDirectory() as folder:
-            found.append(measure(1e9 * gbit, options.models, options.steps, options.plans or Path(folder)))
+            found.append(
+                measure(1e9 * gbit, options.models, options.steps, options.plans or Path(folder))
+            )
         show(console, found[-1])
     if options.json:
         options.json.write_text(json.dumps([asdict(one) for one in found], indent=1) + "\n")
@@ -107,7 +115,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def measure(
-    bits_per_s: float, models: Sequence[str], steps: int, folder: Path, sizes_mib: Sequence[float] = SIZES_MIB
+    bits_per_s: float,
+    models: Sequence[str],
+    steps: int,
+    folder: Path,
+    sizes_mib: Sequence[float] = SIZES_MIB,
 ) -> Found:
     """Plans `models` for two hosts joined by such a link, runs them there, and all-reduces of `sizes_mib`.
 
@@ -127,14 +139,25 @@ def measure(
             for name in models
             for goal, wanted in (("these", cluster), ("equal", equal))
         ]
-        task = {"sizes_mib": sizes_mib, "steps": steps, "plans": [(name, str(path)) for name, _, path, _, _ in plans]}
-        answer = hosts.run_everywhere(pair, "benchmarks.slow_links", task, local_devices=2, timeout_s=600)
+        task = {
+            "sizes_mib": sizes_mib,
+            "steps": steps,
+            "plans": [(name, str(path)) for name, _, path, _, _ in plans],
+        }
+        answer = hosts.run_everywhere(
+            pair, "benchmarks.slow_links", task, local_devices=2, timeout_s=600
+        )
     return Found(
         bits_per_s,
-        tuple(Reduction(mib, *measured, *_modelled(mib, cluster)) for mib, *measured in answer["reductions"]),
+        tuple(
+            Reduction(mib, *measured, *_modelled(mib, cluster))
+            for mib, *measured in answer["reductions"]
+        ),
         tuple(
             Step(name, f"{goal} links", mesh, predicted_s, seconds, tuple(losses))
-            for (name, goal, _, mesh, predicted_s), (seconds, losses) in zip(plans, answer["steps"], strict=True)
+            for (name, goal, _, mesh, predicted_s), (seconds, losses) in zip(
+                plans, answer["steps"], strict=True
+            )
         ),
     )
 
@@ -157,16 +180,24 @@ def with_inside(cluster: Cluster, rows: Sequence[collectives.Row]) -> Cluster:
     return replace(cluster, topology=Topology(levels))
 
 
-def _planned(name: str, goal: str, wanted: Cluster, cluster: Cluster, folder: Path) -> tuple[Path, str, float]:
+def _planned(
+    name: str, goal: str, wanted: Cluster, cluster: Cluster, folder: Path
+) -> tuple[Path, str, float]:
     """The file of the plan of a model, searched for `wanted`, its mesh, and its price on `cluster`."""
     rate = cluster.topology.levels[0].link.bandwidth_bytes_per_s
     path = folder / f"{name}-{goal}-{rate:.3g}.json"
     model = MODELS[name]()
     if not path.exists():
         autopar.plan(model.step(), model.state, *model.batch, cluster=wanted).save(path)
-    plan = autopar.Plan.load(path).compile(model.step(), devices=_stand_ins()).plan(model.state, *model.batch)
+    plan = (
+        autopar.Plan.load(path)
+        .compile(model.step(), devices=_stand_ins())
+        .plan(model.state, *model.batch)
+    )
     bound = plan.bound
-    priced = restore(task_of(bound.traced, replace(bound.settings, cluster=cluster), cluster), plan.record)
+    priced = restore(
+        task_of(bound.traced, replace(bound.settings, cluster=cluster), cluster), plan.record
+    )
     return path, str(plan.mesh), priced.account.compute_time_s + priced.account.communication_time_s
 
 
@@ -178,7 +209,9 @@ def _stand_ins() -> list[Any]:
 def _modelled(mib: float, cluster: Cluster) -> tuple[float, float]:
     """Seconds that the model says of an all-reduce of `mib` a device, at once and by levels."""
     size = mib * 2**20
-    everyone, across, inside = (group(cluster.topology, (2, 2), axes) for axes in ((0, 1), (0,), (1,)))
+    everyone, across, inside = (
+        group(cluster.topology, (2, 2), axes) for axes in ((0, 1), (0,), (1,))
+    )
     levels = (
         collective_time_s("reduce_scatter", size, inside),
         collective_time_s("all_reduce", size / 2, across),
@@ -190,14 +223,27 @@ def _modelled(mib: float, cluster: Cluster) -> tuple[float, float]:
 def show(console: Console, found: Found) -> None:
     """Prints the tables of one link."""
     rate = f"{found.bits_per_s / 1e6:g} Mbit/s"
-    heads = ("all-reduce over 2 x 2", "flat ms", "levels ms", "model: flat", "levels", "faster", "model says")
+    heads = (
+        "all-reduce over 2 x 2",
+        "flat ms",
+        "levels ms",
+        "model: flat",
+        "levels",
+        "faster",
+        "model says",
+    )
     table = _table(f"{rate}: all-reduces", heads)
     for row in found.reductions:
         figures = (row.flat_s, row.levels_s, row.flat_model_s, row.levels_model_s)
-        winners = ("flat" if flat < levels else "levels" for flat, levels in (figures[:2], figures[2:]))
+        winners = (
+            "flat" if flat < levels else "levels" for flat, levels in (figures[:2], figures[2:])
+        )
         table.add_row(f"{row.mib:g} MiB", *(f"{1e3 * figure:.1f}" for figure in figures), *winners)
     console.print(table)
-    table = _table(f"{rate}: training steps", ("model", "searched for", "mesh", "predicted ms", "measured ms", "error"))
+    table = _table(
+        f"{rate}: training steps",
+        ("model", "searched for", "mesh", "predicted ms", "measured ms", "error"),
+    )
     for step in found.steps:
         error = f"{100 * (step.predicted_s / step.measured_s - 1):+.0f} %"
         figures = (f"{1e3 * step.predicted_s:.1f}", f"{1e3 * step.measured_s:.1f}", error)
@@ -215,7 +261,9 @@ def _table(title: str, heads: Sequence[str]) -> Table:
 # Models ---------------------------------------------------------------------------------------------------------------
 
 
-def embedding(vocab: int = 8192, width: int = 512, words: int = 8, classes: int = 64, batch: int = 1024) -> Model:
+def embedding(
+    vocab: int = 8192, width: int = 512, words: int = 8, classes: int = 64, batch: int = 1024
+) -> Model:
     """A wide table of words, whose mean goes through two dense layers; most parameters are the table's. SGD."""
     draw = np.random.default_rng(0)
     params = {
@@ -226,9 +274,13 @@ def embedding(vocab: int = 8192, width: int = 512, words: int = 8, classes: int 
     text = draw.integers(vocab, size=(batch, words)).astype(np.int32)
     labels = draw.integers(classes, size=batch).astype(np.int32)
 
-    def loss(params: Tree, _key: jax.Array, split: Split, text: jax.Array, labels: jax.Array) -> jax.Array:
+    def loss(
+        params: Tree, _key: jax.Array, split: Split, text: jax.Array, labels: jax.Array
+    ) -> jax.Array:
         mean = split(jnp.mean(params["table"][text], axis=1), "data")
-        return cross_entropy(dense(params["head"], jax.nn.relu(dense(params["hidden"], mean))), labels)
+        return cross_entropy(
+            dense(params["head"], jax.nn.relu(dense(params["hidden"], mean))), labels
+        )
 
     size = f"table {vocab} x {width}, {words} words, batch {batch}, SGD"
     return Model("embedding", size, loss, params, (text, labels), lambda _path, _array: P(), "sgd")
@@ -256,9 +308,13 @@ def _reductions(size_bytes: int) -> tuple[float, float]:
     """Seconds of an all-reduce over all devices, at once and by levels."""
     grid = np.array(hosts.devices_in_order()).reshape(2, 2)
     mesh, held = Mesh(grid, AXES, axis_types=(AxisType.Auto,) * 2), size_bytes // 4
-    x = jax.make_array_from_callback((4 * held,), NamedSharding(mesh, P(AXES)), lambda _: np.ones(held, np.float32))
+    x = jax.make_array_from_callback(
+        (4 * held,), NamedSharding(mesh, P(AXES)), lambda _: np.ones(held, np.float32)
+    )
     runs = [
-        jax.jit(jax.shard_map(body, mesh=mesh, in_specs=P(AXES), out_specs=P(AXES), check_vma=False))
+        jax.jit(
+            jax.shard_map(body, mesh=mesh, in_specs=P(AXES), out_specs=P(AXES), check_vma=False)
+        )
         for body in (lambda x: lax.psum(x, AXES), _by_levels)
     ]
     times = _in_turns([lambda run=run: jax.block_until_ready(run(x)) for run in runs], 5)

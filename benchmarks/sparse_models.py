@@ -51,7 +51,9 @@ def experts(
     x = normal(draw, (groups, tokens, width), 1.0)
     labels = draw.integers(classes, size=(groups, tokens)).astype(np.int32)
 
-    def loss(params: Tree, _key: jax.Array, split: Split, x: jax.Array, labels: jax.Array) -> jax.Array:
+    def loss(
+        params: Tree, _key: jax.Array, split: Split, x: jax.Array, labels: jax.Array
+    ) -> jax.Array:
         x = jax.nn.relu(dense(params["in"], split(x, "data")))
         normed = layer_norm(params["norm"], x)
         gates = jax.nn.softmax(normed @ params["router"], axis=-1)
@@ -73,7 +75,12 @@ def experts(
 
 
 def embeddings(
-    rows: int = 16384, width: int = 64, fields: int = 2, bag: int = 16, hidden: int = 1024, batch: int = 2048
+    rows: int = 16384,
+    width: int = 64,
+    fields: int = 2,
+    bag: int = 16,
+    hidden: int = 1024,
+    batch: int = 2048,
 ) -> Model:
     """Sums of embeddings from wide tables, then a perceptron, SGD. By hand: tables by rows on the model axis."""
     draw = np.random.default_rng(0)
@@ -85,8 +92,12 @@ def embeddings(
     picked = draw.integers(rows, size=(batch, fields, bag)).astype(np.int32)
     labels = draw.integers(classes, size=batch).astype(np.int32)
 
-    def loss(params: Tree, _key: jax.Array, split: Split, picked: jax.Array, labels: jax.Array) -> jax.Array:
-        looked_up = [split(table[picked[:, n]].sum(1), "data") for n, table in enumerate(params["tables"])]
+    def loss(
+        params: Tree, _key: jax.Array, split: Split, picked: jax.Array, labels: jax.Array
+    ) -> jax.Array:
+        looked_up = [
+            split(table[picked[:, n]].sum(1), "data") for n, table in enumerate(params["tables"])
+        ]
         x = jax.nn.relu(dense(params["dense"][0], jnp.concatenate(looked_up, axis=-1)))
         return cross_entropy(dense(params["dense"][1], x), labels)
 

@@ -104,7 +104,9 @@ class Result:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Compiles, prints the tables, and writes JSON if asked to, after every model."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--json", type=Path, help="file to write the figures to")
     add_record_option(parser)
     parser.add_argument("--models", nargs="+", choices=NAMES, default=NAMES[:3])
@@ -125,7 +127,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 options.json.write_text(json.dumps(content, indent=1) + "\n")
     show_agreement(console, results)
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    console.print(f"{perf_counter() - start:.0f} s, {most:.1f} GiB at most. Compiled only, nothing was run.")
+    console.print(
+        f"{perf_counter() - start:.0f} s, {most:.1f} GiB at most. Compiled only, nothing was run."
+    )
     record(__file__, options.record, console.tables)
 
 
@@ -134,8 +138,13 @@ def measure(name: str, topology: str, devices: Sequence[Any]) -> Result:
     model = sized(name, len(devices))
     args, cluster = arguments(model), load_cluster("tpu-" + topology.replace(":", "-"))
     drawn = drawn_plans(model, cluster, PLANS[topology], args)
-    programs = [_planned(d, cluster, devices) for d in {(d.kind, d.plan.objective_s): d for d in drawn}.values()]
-    programs += [Lowered(kind, "", None, lower()) for kind, lower in by_hand(model, args, devices).items()]
+    programs = [
+        _planned(d, cluster, devices)
+        for d in {(d.kind, d.plan.objective_s): d for d in drawn}.values()
+    ]
+    programs += [
+        Lowered(kind, "", None, lower()) for kind, lower in by_hand(model, args, devices).items()
+    ]
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # one compilation alone leaves cores idle
         found = list(pool.map(lambda program: compiled_row(program, cluster), programs))
     rows = tuple(row for row in found if isinstance(row, Row))
@@ -166,23 +175,44 @@ def compiled_row(program: Lowered, cluster: Cluster) -> Row | str:
         if program.predicted is not None:
             raise
         return f"{program.kind}: {reason}"
-    return Row(program.kind, program.mesh, program.predicted, made, peak_memory_bytes(compiled), took)
+    return Row(
+        program.kind, program.mesh, program.predicted, made, peak_memory_bytes(compiled), took
+    )
 
 
 def agreement(rows: Sequence[Row]) -> Agreement:
     """The figures of the rows that are plans; at least two."""
     pairs = [(row.predicted, row) for row in rows if row.predicted is not None]
     return Agreement(
-        figures([guess.computing_s for guess, _ in pairs], [row.compiled.computing_s for _, row in pairs]),
-        figures([guess.serial_s for guess, _ in pairs], [row.compiled.serial_s for _, row in pairs]),
-        peak_figures([guess.peak_bytes for guess, _ in pairs], [row.peak_bytes for _, row in pairs]),
+        figures(
+            [guess.computing_s for guess, _ in pairs],
+            [row.compiled.computing_s for _, row in pairs],
+        ),
+        figures(
+            [guess.serial_s for guess, _ in pairs], [row.compiled.serial_s for _, row in pairs]
+        ),
+        peak_figures(
+            [guess.peak_bytes for guess, _ in pairs], [row.peak_bytes for _, row in pairs]
+        ),
     )
 
 
 def show(console: Console, result: Result) -> None:
     """Prints one model's programs, those first that take least."""
-    heads = ("program", "mesh", "computes ms", "predicted", "communicates ms", "predicted", "collectives", "MB moved")
-    table = _table(f"{result.model} on {result.topology}: {result.size}", (*heads, "peak MB", "predicted", "compile s"))
+    heads = (
+        "program",
+        "mesh",
+        "computes ms",
+        "predicted",
+        "communicates ms",
+        "predicted",
+        "collectives",
+        "MB moved",
+    )
+    table = _table(
+        f"{result.model} on {result.topology}: {result.size}",
+        (*heads, "peak MB", "predicted", "compile s"),
+    )
     for row in sorted(result.rows, key=lambda row: row.compiled.serial_s):
         table.add_row(*_cells(row))
     console.print(table)
@@ -213,7 +243,16 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 def show_agreement(console: Console, results: Sequence[Result]) -> None:
     """Prints what of the predictions agrees with the compiler, for each model and topology."""
-    heads = ("model", "plans", "tau of computing", "tau of both", "regret", "mean error", "peaks: mean error", "under")
+    heads = (
+        "model",
+        "plans",
+        "tau of computing",
+        "tau of both",
+        "regret",
+        "mean error",
+        "peaks: mean error",
+        "under",
+    )
     table = _table("Predictions for plans against the compiler", heads)
     for result in results:
         found = result.agreement
@@ -229,8 +268,14 @@ def show_agreement(console: Console, results: Sequence[Result]) -> None:
         )
     console.print(table)
     plans = [row for result in results for row in result.rows if row.predicted is not None]
-    under = sum(row.predicted.peak_bytes < (1 - UNDER) * row.peak_bytes for row in plans if row.predicted is not None)
-    console.print(f"{under} of {len(plans)} predicted peaks are more than {UNDER:.0%} under the compiler's.")
+    under = sum(
+        row.predicted.peak_bytes < (1 - UNDER) * row.peak_bytes
+        for row in plans
+        if row.predicted is not None
+    )
+    console.print(
+        f"{under} of {len(plans)} predicted peaks are more than {UNDER:.0%} under the compiler's."
+    )
 
 
 def _table(title: str, heads: Sequence[str]) -> Table:

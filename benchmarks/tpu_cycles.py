@@ -59,7 +59,11 @@ def compiled_program(text: str, cluster: Cluster) -> Compiled:
     cycles = sum(cycles for _, cycles in estimates)
     return Compiled(
         cycles,
-        sum(cycles for instruction, cycles in estimates if instruction.opcode in {"copy", "transpose"}),
+        sum(
+            cycles
+            for instruction, cycles in estimates
+            if instruction.opcode in {"copy", "transpose"}
+        ),
         cycles * FLOPS_PER_CYCLE / cluster.device.peak_flops_per_s["bfloat16"],
         sum(_rounds(c.times) * _price_s(c, cluster) for c in found),
         sum(_rounds(c.times) for c in found),
@@ -75,7 +79,9 @@ def estimated_cycles(module: HloModule) -> Iterator[tuple[HloInstruction, int]]:
     yield from _estimates(module, module.entry, 1)
 
 
-def _estimates(module: HloModule, computation: str, times: int) -> Iterator[tuple[HloInstruction, int]]:
+def _estimates(
+    module: HloModule, computation: str, times: int
+) -> Iterator[tuple[HloInstruction, int]]:
     for instruction in module.computations[computation]:
         if found := CYCLES.search(instruction.attributes):
             yield instruction, times * int(found[1])

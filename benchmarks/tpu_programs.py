@@ -41,10 +41,14 @@ def sized(name: str, devices: int) -> Model:
     if name == "mlp":
         return models.mlp((1024, 4096, 1024), batch=2048 * more, drawn=False)
     if name == "gpt":
-        return models.gpt(1, width=1024, heads=8, vocab=4096, sequence=128, batch=32 * more, rate=0, drawn=False)
+        return models.gpt(
+            1, width=1024, heads=8, vocab=4096, sequence=128, batch=32 * more, rate=0, drawn=False
+        )
     if name == "cnn":
         return models.cnn((16, 64, 128), classes=1024, image=32, batch=128 * more, drawn=False)
-    return sparse_models.experts(16, 1024, 2048, groups=64 * more, tokens=256, classes=1024, drawn=False)
+    return sparse_models.experts(
+        16, 1024, 2048, groups=64 * more, tokens=256, classes=1024, drawn=False
+    )
 
 
 NAMES = ("mlp", "gpt", "cnn", "experts")
@@ -54,7 +58,9 @@ def arguments(model: Model) -> tuple[Any, ...]:
     """The step's arguments in shape only, floats in bfloat16: the type that TPUs multiply."""
 
     def spec(leaf: Any) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(leaf.shape, jnp.bfloat16 if leaf.dtype == np.float32 else leaf.dtype)
+        return jax.ShapeDtypeStruct(
+            leaf.shape, jnp.bfloat16 if leaf.dtype == np.float32 else leaf.dtype
+        )
 
     return jax.tree.map(spec, (model.state, *model.batch))
 
@@ -75,7 +81,9 @@ def tpu_devices(topology: str) -> tuple[Any, ...]:
     return in_order(topologies.get_topology_desc(topology, "tpu").devices)
 
 
-def by_hand(model: Model, args: tuple[Any, ...], devices: Sequence[Any]) -> dict[str, Callable[[], Any]]:
+def by_hand(
+    model: Model, args: tuple[Any, ...], devices: Sequence[Any]
+) -> dict[str, Callable[[], Any]]:
     """What gives JAX's Lowered of the step with shardings by hand, by the name of how it is sharded."""
     count = len(devices)
     rows, columns = grid_sizes(count)
@@ -103,9 +111,13 @@ def shard_spec(shape: tuple[int, ...], count: int) -> P:
 
 
 def _lowered(step: Any, args: tuple[Any, ...], specs: Any, mesh: Mesh) -> Any:
-    state = jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs, is_leaf=lambda leaf: isinstance(leaf, P))
+    state = jax.tree.map(
+        lambda spec: NamedSharding(mesh, spec), specs, is_leaf=lambda leaf: isinstance(leaf, P)
+    )
     batch = [NamedSharding(mesh, P("data"))] * (len(args) - 1)
-    jitted = jax.jit(step, in_shardings=(state, *batch), out_shardings=(state, NamedSharding(mesh, P())))
+    jitted = jax.jit(
+        step, in_shardings=(state, *batch), out_shardings=(state, NamedSharding(mesh, P()))
+    )
     return jitted.lower(*args)
 
 

@@ -48,7 +48,11 @@ class Row:
 
 
 def planned(
-    step: Callable[..., Any], args: Any, mesh: dict[str, int], donated: tuple[int, ...] = (), cluster: str = CLUSTER
+    step: Callable[..., Any],
+    args: Any,
+    mesh: dict[str, int],
+    donated: tuple[int, ...] = (),
+    cluster: str = CLUSTER,
 ) -> tuple[autopar.Plan, float]:
     """The plan, and the seconds that it took."""
     start = perf_counter()
@@ -61,9 +65,15 @@ def language_models() -> Iterator[Row]:
     for heads in HEADS:
         sizes: dict[str, Any] = {"width": 64 * heads, "heads": heads, "sequence": 1024}
         for mesh in MESHES:
-            both = (gpt(12, vocab=words, batch=rows, **sizes) for words, rows in ((50257, 30), (50264, 32)))
+            both = (
+                gpt(12, vocab=words, batch=rows, **sizes)
+                for words, rows in ((50257, 30), (50264, 32))
+            )
             (uneven, seconds), (even, _) = (planned(one.step, one.args, mesh, (0,)) for one in both)
-            ratios = uneven.step_time_s / even.step_time_s, uneven.peak_memory_bytes / even.peak_memory_bytes
+            ratios = (
+                uneven.step_time_s / even.step_time_s,
+                uneven.peak_memory_bytes / even.peak_memory_bytes,
+            )
             yield Row(f"GPT-2, {heads} heads", tuple(mesh.values()), *ratios, seconds, uneven.gap)
 
 
@@ -103,7 +113,14 @@ def stencils() -> Iterator[Row]:
             for mesh in MESHES[:1] if len(grid) == 1 else MESHES:
                 plan, seconds = planned(step, args, mesh)
                 ratio = plan.peak_memory_bytes / (alone.peak_memory_bytes / 8)
-                yield Row(f"{name}, {len(grid)} dims", tuple(mesh.values()), None, ratio, seconds, plan.gap)
+                yield Row(
+                    f"{name}, {len(grid)} dims",
+                    tuple(mesh.values()),
+                    None,
+                    ratio,
+                    seconds,
+                    plan.gap,
+                )
 
 
 def table(rows: list[Row]) -> Table:
@@ -114,13 +131,17 @@ def table(rows: list[Row]) -> Table:
     for row in rows:
         time = "" if row.time_ratio is None else f"{row.time_ratio:.4f}"
         mesh = "x".join(map(str, row.mesh))
-        found.add_row(row.name, mesh, time, f"{row.peak_ratio:.4f}", f"{row.seconds:.1f} s", f"{row.gap:.3%}")
+        found.add_row(
+            row.name, mesh, time, f"{row.peak_ratio:.4f}", f"{row.seconds:.1f} s", f"{row.gap:.3%}"
+        )
     return found
 
 
 def main() -> None:
     """Plans all, prints the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--json", type=Path)
     add_record_option(parser)
     options = parser.parse_args()

@@ -33,8 +33,13 @@ def ring_reduce_scatter_time_s(size_bytes: float, group: Group) -> float:
     if group.size == 1:
         return 0.0
     lanes = group.tori[0].lanes if len(group.tori) == 1 and not group.switches else 1
-    seconds_per_byte = max(s.sharing / s.level.link.bandwidth_bytes_per_s for s in (*group.switches, *group.tori))
-    return _ring_latency_s(group) + (group.size - 1) / group.size * size_bytes * seconds_per_byte / lanes
+    seconds_per_byte = max(
+        s.sharing / s.level.link.bandwidth_bytes_per_s for s in (*group.switches, *group.tori)
+    )
+    return (
+        _ring_latency_s(group)
+        + (group.size - 1) / group.size * size_bytes * seconds_per_byte / lanes
+    )
 
 
 def hierarchical_reduce_scatter_time_s(size_bytes: float, group: Group) -> float:
@@ -53,8 +58,12 @@ def hierarchical_reduce_scatter_time_s(size_bytes: float, group: Group) -> float
     all-reduce); on a torus Ying et al. 2018, "Image classification at supercomputer scale" (2-D summation).
     """
     if not group.regular:
-        raise ValueError(f"a hierarchical collective needs equal parts; this group of {group.size} has none")
-    total, remaining = 0.0, float(size_bytes)
+        raise ValueError(
+            f"a hierarchical collective needs equal parts; this group of {group.size} has none"
+        )
+
+    total = 0.0
+    remaining = float(size_bytes)
     for position in reversed(range(len(group.spans))):
         span = group.spans[position]
         if span.fanout == 1:
@@ -65,6 +74,7 @@ def hierarchical_reduce_scatter_time_s(size_bytes: float, group: Group) -> float
             seconds_per_byte = _uplink_seconds_per_byte(group.spans[position:])
         total += _phase_time_s(span, remaining, seconds_per_byte)
         remaining /= span.fanout
+
     return total
 
 
@@ -85,7 +95,10 @@ def multi_axis_reduce_scatter_time_s(size_bytes: float, group: Group) -> float:
     total = 0.0
     for stage in range(len(axes)):
         turn = [axes[(part + stage) % len(axes)] for part in range(len(axes))]
-        total += max(_phase_time_s(a, r, _axis_seconds_per_byte(a)) for a, r in zip(turn, remaining, strict=True))
+        total += max(
+            _phase_time_s(a, r, _axis_seconds_per_byte(a))
+            for a, r in zip(turn, remaining, strict=True)
+        )
         remaining = [r / a.fanout for a, r in zip(turn, remaining, strict=True)]
     return total
 
@@ -105,7 +118,12 @@ def tree_all_reduce_time_s(size_bytes: float, group: Group) -> float:
     for position, span in enumerate(group.spans):
         rounds = ceil(log2(span.fanout))
         total += (
-            2 * rounds * (span.level.link.latency_s + size_bytes * _message_seconds_per_byte(group.spans[position:]))
+            2
+            * rounds
+            * (
+                span.level.link.latency_s
+                + size_bytes * _message_seconds_per_byte(group.spans[position:])
+            )
         )
     return total
 
@@ -131,10 +149,18 @@ def chain_broadcast_time_s(size_bytes: float, group: Group) -> float:
     """
     if group.size == 1:
         return 0.0
-    whole = size_bytes * max(s.sharing / s.level.link.bandwidth_bytes_per_s for s in (*group.switches, *group.tori))
-    longest = max(_largest_latency_s(group.switches), *(s.hops * s.level.link.latency_s for s in group.tori), 0.0)
+
+    whole = size_bytes * max(
+        s.sharing / s.level.link.bandwidth_bytes_per_s for s in (*group.switches, *group.tori)
+    )
+    longest = max(
+        _largest_latency_s(group.switches),
+        *(s.hops * s.level.link.latency_s for s in group.tori),
+        0.0,
+    )
     if (group.size - 2) * whole <= longest:
         return _ring_latency_s(group) + (group.size - 1) * whole
+
     return _ring_latency_s(group) + whole - longest + 2 * sqrt((group.size - 2) * whole * longest)
 
 
@@ -151,8 +177,13 @@ def binomial_scatter_time_s(size_bytes: float, group: Group) -> float:
     if group.size == 1:
         return 0.0
     spans = (*group.switches, *group.tori)
-    rounds = ((s.hops if s.level.kind == "torus" else ceil(log2(s.fanout))) * s.level.link.latency_s for s in spans)
-    slowest = max(_message_seconds_per_byte(group.spans[position:]) for position in range(len(group.spans)))
+    rounds = (
+        (s.hops if s.level.kind == "torus" else ceil(log2(s.fanout))) * s.level.link.latency_s
+        for s in spans
+    )
+    slowest = max(
+        _message_seconds_per_byte(group.spans[position:]) for position in range(len(group.spans))
+    )
     return sum(rounds) + (group.size - 1) / group.size * size_bytes * slowest
 
 
@@ -174,7 +205,9 @@ def halving_reduce_scatter_time_s(size_bytes: float, group: Group) -> float:
         raise ValueError(
             f"recursive halving needs a regular group of 2^k on switches, this one of {group.size} is none"
         )
-    total, remaining = 0.0, float(size_bytes)
+
+    total = 0.0
+    remaining = float(size_bytes)
     for position in reversed(range(len(group.spans))):
         span = group.spans[position]
         if span.fanout == 1:
@@ -183,13 +216,18 @@ def halving_reduce_scatter_time_s(size_bytes: float, group: Group) -> float:
         transfer = (span.fanout - 1) / span.fanout * remaining * seconds_per_byte
         total += log2(span.fanout) * span.level.link.latency_s + transfer
         remaining /= span.fanout
+
     return total
 
 
 def can_halve(group: Group) -> bool:
     """Whether recursive halving is possible: regular, on switches, all fanouts powers of two."""
     switched = all(span.level.kind == "switch" for span in group.spans)
-    return group.regular and switched and all(span.fanout & (span.fanout - 1) == 0 for span in group.spans)
+    return (
+        group.regular
+        and switched
+        and all(span.fanout & (span.fanout - 1) == 0 for span in group.spans)
+    )
 
 
 def pairwise_all_to_all_time_s(size_bytes: float, group: Group) -> float:
@@ -238,7 +276,8 @@ def permute_time_s(size_bytes: float, group: Group) -> float:
 
 def _ring_latency_s(group: Group) -> float:
     """The latency of the n - 1 edges of a ring in device order."""
-    total, lines = 0.0, 1
+    total = 0.0
+    lines = 1
     for span in group.switches:
         total += span.edges * span.level.link.latency_s
         lines = span.units
@@ -276,9 +315,14 @@ def _message_seconds_per_byte(spans: Sequence[Span]) -> float:
 
     On a full level it has one link, and what comes from outside passes none.
     """
-    own, inside = spans[0], [s for s in spans[1:] if s.level.kind != "full"]
+    own = spans[0]
+    inside = [s for s in spans[1:] if s.level.kind != "full"]
     load = own.crossing_members if own.level.kind == "full" else own.sharing
-    return max(load / own.level.link.bandwidth_bytes_per_s, *(_one_ring_seconds_per_byte(s) for s in inside), 0.0)
+    return max(
+        load / own.level.link.bandwidth_bytes_per_s,
+        *(_one_ring_seconds_per_byte(s) for s in inside),
+        0.0,
+    )
 
 
 def _one_ring_seconds_per_byte(span: Span) -> float:
@@ -286,7 +330,9 @@ def _one_ring_seconds_per_byte(span: Span) -> float:
     return span.sharing / span.level.link.bandwidth_bytes_per_s
 
 
-def _crossing_seconds_per_byte(group: Group, count: Literal["crossing_members", "crossing_pairs"]) -> float:
+def _crossing_seconds_per_byte(
+    group: Group, count: Literal["crossing_members", "crossing_pairs"]
+) -> float:
     """Of the slowest link, when the messages that `count` counts cross it."""
     spans = (*group.switches, *group.tori)
     return max((getattr(s, count) / s.level.link.bandwidth_bytes_per_s for s in spans), default=0.0)

@@ -42,7 +42,9 @@ def load_cluster(name_or_path: str | Path) -> Cluster:
       UnknownClusterError: if the name stands for no cluster, or for one that cannot be built.
       ProfileError: if the file cannot be read or a field of it is wrong.
     """
-    return replace(_load(name_or_path, PROFILES, ()), errors=_errors(*_found(name_or_path, PROFILES)[:2]))
+    return replace(
+        _load(name_or_path, PROFILES, ()), errors=_errors(*_found(name_or_path, PROFILES)[:2])
+    )
 
 
 def figures_of(name_or_path: str | Path) -> tuple[tuple[str, Figure | Amount | Count], ...]:
@@ -76,9 +78,12 @@ def cluster_of_devices(device_kind: str, count: int) -> Cluster:
         if device_kind not in profile.device_kinds:
             continue
         if profile.pattern is not None:
-            return load_cluster(profile.pattern.format(sizes="x".join(map(str, _sizes_of_count(profile, count)))))
+            return load_cluster(
+                profile.pattern.format(sizes="x".join(map(str, _sizes_of_count(profile, count))))
+            )
         if prod(profile.sizes) == count:
             return load_cluster(profile.name)
+
     kinds = sorted(kind for profile in _cluster_profiles() for kind in profile.device_kinds)
     raise UnknownClusterError(
         f"no profile for {count} devices of kind {device_kind!r}; known are {', '.join(map(repr, kinds))}. "
@@ -89,14 +94,22 @@ def cluster_of_devices(device_kind: str, count: int) -> Cluster:
 @lru_cache(maxsize=1)
 def _cluster_profiles() -> tuple[ClusterProfile, ...]:
     """All cluster files that ship, in the order of their file names."""
-    return tuple(read_profile(path, ClusterProfile) for path in sorted((PROFILES / "clusters").glob("*.toml")))
+    return tuple(
+        read_profile(path, ClusterProfile)
+        for path in sorted((PROFILES / "clusters").glob("*.toml"))
+    )
 
 
-def _figures(profile: ClusterProfile, folder: Path) -> tuple[tuple[str, Figure | Amount | Count], ...]:
+def _figures(
+    profile: ClusterProfile, folder: Path
+) -> tuple[tuple[str, Figure | Amount | Count], ...]:
     """The numbers of the profile, whose files are relative to `folder`, and of all that is inside."""
     if profile.device is not None:
         device = figures_in(_device_of(profile, folder), "device.")
-        return (*device, *((path, n) for path, n in figures_in(profile) if not path.startswith("device.")))
+        return (
+            *device,
+            *((path, n) for path, n in figures_in(profile) if not path.startswith("device.")),
+        )
     parts = [_figures(*found) for found in _inside(profile, folder)]
     return (*figures_in(profile), *(figure for part in parts for figure in part))
 
@@ -114,7 +127,9 @@ def _errors(profile: ClusterProfile, folder: Path) -> dict[str, float]:
     said = {FORMULA: stated[FORMULA]} if FORMULA in stated else {}
     parts = [relative_errors(own, stated) | said]
     parts += [_errors(*found) for found in _inside(profile, folder)]
-    return {path: max(part[path] for part in parts if path in part) for part in parts for path in part}
+    return {
+        path: max(part[path] for part in parts if path in part) for part in parts for path in part
+    }
 
 
 def _load(name_or_path: str | Path, folder: Path, around: tuple[str, ...]) -> Cluster:
@@ -122,7 +137,10 @@ def _load(name_or_path: str | Path, folder: Path, around: tuple[str, ...]) -> Cl
     profile, folder, sizes = _found(name_or_path, folder)
     name = profile.name if _is_file(name_or_path) else str(name_or_path)
     if str(name_or_path) in around:
-        raise ProfileError(f"{name_or_path}: inside: {' in '.join((str(name_or_path), *around))}: it contains itself")
+        raise ProfileError(
+            f"{name_or_path}: inside: {' in '.join((str(name_or_path), *around))}: it contains itself"
+        )
+
     try:
         return _built(name, profile, folder, sizes, (str(name_or_path), *around))
     except ProfileError:
@@ -142,19 +160,27 @@ def _found(name_or_path: str | Path, folder: Path) -> tuple[ClusterProfile, Path
         path = Path(name_or_path) if folder == PROFILES else folder / name_or_path
         profile = read_profile(path, ClusterProfile)
         return profile, path.parent, profile.sizes
-    profiles, name = _cluster_profiles(), str(name_or_path)
+
+    profiles = _cluster_profiles()
+    name = str(name_or_path)
     for profile in profiles:
         if profile.name == name:
             return profile, PROFILES, profile.sizes
+
     for profile in profiles:
         sizes = _sizes_in(name, profile)
         if sizes is not None:
             return profile, PROFILES, sizes
+
     raise UnknownClusterError(f"unknown cluster {name!r}{_hint(name)}")
 
 
 def _built(
-    name: str, profile: ClusterProfile, folder: Path, sizes: tuple[int, ...], around: tuple[str, ...]
+    name: str,
+    profile: ClusterProfile,
+    folder: Path,
+    sizes: tuple[int, ...],
+    around: tuple[str, ...],
 ) -> Cluster:
     """The cluster of `profile` with these sizes: of its own levels, then of those inside."""
     if profile.inside is None:
@@ -162,7 +188,9 @@ def _built(
     own = len(profile.levels)
     if len(sizes) < own:
         names = " x ".join(level.name for level in profile.levels)
-        raise ValueError(f"{name!r} has {len(sizes)} sizes; {profile.name!r} is {names} x {profile.inside}")
+        raise ValueError(
+            f"{name!r} has {len(sizes)} sizes; {profile.name!r} is {names} x {profile.inside}"
+        )
     inside = [profile.inside] if isinstance(profile.inside, str) else profile.inside
     clusters = tuple(_load(_in_sizes(part, sizes[own:], folder), folder, around) for part in inside)
     return build_around(name, profile, sizes[:own], clusters)
@@ -174,9 +202,13 @@ def _in_sizes(name: str, sizes: tuple[int, ...], folder: Path) -> str:
         return name
     profile, _, usual = _found(name, folder)
     if profile.pattern is None or _is_file(name):
-        raise ValueError(f"{name!r} comes in one size, {'x'.join(map(str, sizes))} were given for it")
+        raise ValueError(
+            f"{name!r} comes in one size, {'x'.join(map(str, sizes))} were given for it"
+        )
     if len(sizes) != len(usual):
-        raise ValueError(f"{name!r} has {len(usual)} sizes, but {'x'.join(map(str, sizes))} was given for it")
+        raise ValueError(
+            f"{name!r} has {len(usual)} sizes, but {'x'.join(map(str, sizes))} was given for it"
+        )
     return profile.pattern.format(sizes="x".join(map(str, sizes)))
 
 
@@ -199,7 +231,9 @@ def _device_of(profile: ClusterProfile, folder: Path) -> DeviceProfile:
     path = PROFILES / "devices" / f"{profile.device}.toml"
     if not path.exists():
         known = ", ".join(sorted(file.stem for file in path.parent.glob("*.toml")))
-        raise ProfileError(f"cluster {profile.name!r}: device: no device {profile.device!r}; known are {known}")
+        raise ProfileError(
+            f"cluster {profile.name!r}: device: no device {profile.device!r}; known are {known}"
+        )
     return read_profile(path, DeviceProfile)
 
 
@@ -221,7 +255,8 @@ def _sizes_of_count(profile: ClusterProfile, count: int) -> tuple[int, ...]:
         most = count if level.max_size is None else level.max_size.value
         if count <= most or count % most:
             return (count, *sizes)
-        sizes, count = (most, *sizes), count // most
+        sizes = (most, *sizes)
+        count = count // most
     return (count, *sizes)
 
 
@@ -230,7 +265,9 @@ def _torus_of_count(profile: ClusterProfile, count: int) -> tuple[int, ...]:
     most = [count if level.max_size is None else level.max_size.value for level in profile.levels]
     fitting = [axes for axes in _factors(count, len(most)) if all(map(le, axes, most))]
     if not fitting:
-        raise UnknownClusterError(f"{count} devices make no torus of {profile.name!r} with axes of at most {max(most)}")
+        raise UnknownClusterError(
+            f"{count} devices make no torus of {profile.name!r} with axes of at most {max(most)}"
+        )
     return min(fitting, key=lambda axes: axes[::-1])
 
 
@@ -243,18 +280,29 @@ def _factors(count: int, parts: int) -> Iterator[tuple[int, ...]]:
         if first**parts > count:
             return
         if count % first == 0:
-            yield from ((first, *rest) for rest in _factors(count // first, parts - 1) if rest[0] >= first)
+            yield from (
+                (first, *rest) for rest in _factors(count // first, parts - 1) if rest[0] >= first
+            )
 
 
 def _split_hint(profile: ClusterProfile, sizes: tuple[int, ...]) -> str:
     """A name with full servers, where one size alone was too many for one server."""
-    if profile.pattern is None or profile.inside is not None or profile.levels[-1].kind == "torus" or len(sizes) != 1:
+    if (
+        profile.pattern is None
+        or profile.inside is not None
+        or profile.levels[-1].kind == "torus"
+        or len(sizes) != 1
+    ):
         return ""
+
     split = _sizes_of_count(profile, sizes[0])
     limits = [level.max_size for level in profile.levels[len(profile.levels) - len(split) :]]
-    fits = len(split) <= len(limits) and all(m is None or s <= m.value for m, s in zip(limits, split, strict=True))
+    fits = len(split) <= len(limits) and all(
+        m is None or s <= m.value for m, s in zip(limits, split, strict=True)
+    )
     if len(split) == 1 or not fits:
         return ""
+
     return f"; for {sizes[0]} devices in full servers say {profile.pattern.format(sizes='x'.join(map(str, split)))!r}"
 
 

@@ -47,7 +47,9 @@ class Cluster:
         cluster = _ADAPTER.validate_json(json.dumps(dict(data)), strict=True)
         unknown = _paths(dict(data)) - _paths(cluster.to_dict())
         if unknown:
-            raise ValueError(f"cluster {cluster.name!r}: unknown fields {', '.join(sorted(unknown))}")
+            raise ValueError(
+                f"cluster {cluster.name!r}: unknown fields {', '.join(sorted(unknown))}"
+            )
         return cluster
 
 
@@ -55,7 +57,11 @@ _ADAPTER = TypeAdapter(Cluster)
 
 
 def replace_link(
-    cluster: Cluster, level: str, *, bandwidth_bytes_per_s: float | None = None, latency_s: float | None = None
+    cluster: Cluster,
+    level: str,
+    *,
+    bandwidth_bytes_per_s: float | None = None,
+    latency_s: float | None = None,
 ) -> Cluster:
     """`cluster` with another bandwidth or latency of the link of `level`, for sweeps; None keeps what is there.
 
@@ -69,7 +75,9 @@ def replace_link(
     old = levels[position].link
     link = Link(
         latency_s=old.latency_s if latency_s is None else latency_s,
-        bandwidth_bytes_per_s=old.bandwidth_bytes_per_s if bandwidth_bytes_per_s is None else bandwidth_bytes_per_s,
+        bandwidth_bytes_per_s=old.bandwidth_bytes_per_s
+        if bandwidth_bytes_per_s is None
+        else bandwidth_bytes_per_s,
     )
     levels[position] = replace(levels[position], link=link, terms=())
     return replace(cluster, topology=Topology(tuple(levels)))
@@ -86,13 +94,17 @@ def slowest_cluster(name: str, clusters: tuple[Cluster, ...]) -> Cluster:
     """
     if not clusters:
         raise ValueError(f"{name!r}: no clusters to put together")
-    shapes = [tuple((level.name, level.kind, level.size) for level in c.topology.levels) for c in clusters]
+
+    shapes = [
+        tuple((level.name, level.kind, level.size) for level in c.topology.levels) for c in clusters
+    ]
     for cluster, shape in zip(clusters, shapes, strict=True):
         if shape != shapes[0]:
             raise ValueError(
                 f"{name!r}: {cluster.name!r} is {_shape(shape)} but {clusters[0].name!r} is {_shape(shapes[0])}; "
                 "clusters of one list need the same levels in the same sizes"
             )
+
     levels = zip(*(c.topology.levels for c in clusters), strict=True)
     topology = Topology(tuple(_slowest_level(same) for same in levels))
     return Cluster(name, slowest_device(tuple(c.device for c in clusters)), topology)
@@ -109,9 +121,15 @@ def _slowest_level(levels: tuple[Level, ...]) -> Level:
 
 def _slowest_terms(levels: tuple[Level, ...], terms: Terms) -> Terms | None:
     """The terms of a kind and number of members, each number the slowest's; None if a level was not measured so."""
-    same = [t for level in levels for t in level.terms if (t.kind, t.members) == (terms.kind, terms.members)]
+    same = [
+        t
+        for level in levels
+        for t in level.terms
+        if (t.kind, t.members) == (terms.kind, terms.members)
+    ]
     if len(same) < len(levels):
         return None
+
     return Terms(
         terms.kind,
         terms.members,
@@ -133,4 +151,8 @@ def _paths(data: object, prefix: str = "") -> set[str]:
         items = enumerate(cast("list[object]", data))
     else:
         return {prefix}
-    return {path for key, value in items for path in _paths(value, f"{prefix}.{key}" if prefix else str(key))}
+    return {
+        path
+        for key, value in items
+        for path in _paths(value, f"{prefix}.{key}" if prefix else str(key))
+    }

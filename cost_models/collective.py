@@ -72,7 +72,9 @@ def _twice(time_s: Callable[[float, Group], float]) -> Callable[[float, Group], 
 
 def _after_scatter(time_s: Callable[[float, Group], float]) -> Callable[[float, Group], float]:
     """A broadcast as a scatter from one member, followed by an all-gather."""
-    return lambda size_bytes, group: binomial_scatter_time_s(size_bytes, group) + time_s(size_bytes, group)
+    return lambda size_bytes, group: (
+        binomial_scatter_time_s(size_bytes, group) + time_s(size_bytes, group)
+    )
 
 
 def _always(group: Group) -> bool:
@@ -101,7 +103,10 @@ ALGORITHMS: dict[CollectiveKind, tuple[Algorithm, ...]] = {
     "all_gather": _SCATTERS,
     "reduce_scatter": _SCATTERS,
     "all_reduce": (
-        *(Algorithm(scatter.name, _twice(scatter.time_s), scatter.applies) for scatter in _SCATTERS),
+        *(
+            Algorithm(scatter.name, _twice(scatter.time_s), scatter.applies)
+            for scatter in _SCATTERS
+        ),
         Algorithm("tree", tree_all_reduce_time_s, _is_switched),
     ),
     "all_to_all": (

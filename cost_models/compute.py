@@ -75,16 +75,26 @@ class Device:
 
     def __post_init__(self) -> None:
         if "float32" not in self.peak_flops_per_s:
-            raise ValueError(f"device {self.name!r} states no float32 peak, to which other types fall back")
-        numbers = {f"peak_flops_per_s[{dtype}]": peak for dtype, peak in self.peak_flops_per_s.items()}
+            raise ValueError(
+                f"device {self.name!r} states no float32 peak, to which other types fall back"
+            )
+
+        numbers = {
+            f"peak_flops_per_s[{dtype}]": peak for dtype, peak in self.peak_flops_per_s.items()
+        }
         numbers["memory_bytes"] = self.memory_bytes
         numbers["memory_bandwidth_bytes_per_s"] = self.memory_bandwidth_bytes_per_s
         numbers["host_bandwidth_bytes_per_s"] = self.host_bandwidth_bytes_per_s
         for what, number in numbers.items():
             if not (isfinite(number) and number > 0):
-                raise ValueError(f"device {self.name!r}: {what} must be finite and > 0, got {number}")
+                raise ValueError(
+                    f"device {self.name!r}: {what} must be finite and > 0, got {number}"
+                )
+
         if not (isfinite(self.launch_s) and self.launch_s >= 0):
-            raise ValueError(f"device {self.name!r}: launch_s must be finite and >= 0, got {self.launch_s}")
+            raise ValueError(
+                f"device {self.name!r}: launch_s must be finite and >= 0, got {self.launch_s}"
+            )
 
 
 def peak_flops_per_s(device: Device, dtype: str) -> float:
@@ -115,11 +125,14 @@ def slowest_device(devices: tuple[Device, ...]) -> Device:
     """
     names = tuple(dict.fromkeys(device.name for device in devices))
     dtypes = dict.fromkeys(dtype for device in devices for dtype in device.peak_flops_per_s)
+
     return Device(
         name=" + ".join(names),
         memory_bytes=min(device.memory_bytes for device in devices),
         memory_bandwidth_bytes_per_s=min(device.memory_bandwidth_bytes_per_s for device in devices),
-        peak_flops_per_s={dtype: min(peak_flops_per_s(device, dtype) for device in devices) for dtype in dtypes},
+        peak_flops_per_s={
+            dtype: min(peak_flops_per_s(device, dtype) for device in devices) for dtype in dtypes
+        },
         launch_s=max(device.launch_s for device in devices),
         overlap=slowest_overlap(tuple(device.overlap for device in devices)),
         efficiency=_slowest_efficiency(devices),
@@ -209,13 +222,16 @@ def compute_times_s(
     losing = _losing(device, kind, dtype)
     if losing is not None and elements is not None and len(flops) and flops.min() > 0:
         computing *= losing.stretch(*product_dims(*elements, flops))
+
     if device.efficiency is None or device.efficiency.memory is None:
         moving = size_bytes / device.memory_bandwidth_bytes_per_s
     else:
         moving = device.efficiency.memory.times_s(size_bytes)
+
     run = None if runs is None or device.efficiency is None else device.efficiency.run(kind)
     if runs is not None and run is not None:
         moving = np.maximum(moving, runs[0] * run.times_s(runs[1]))
+
     return np.maximum(computing, moving) + device.launch_s
 
 
@@ -239,18 +255,36 @@ def _slowest_efficiency(devices: tuple[Device, ...]) -> Efficiency | None:
     known = [device.efficiency for device in devices if device.efficiency is not None]
     if not known:
         return None
+
     dtypes = dict.fromkeys(dtype for each in known for dtype in each.products)
-    halves = {dtype: [half_sizes(device, dtype) or HalfSizes(0, 0, 0) for device in devices] for dtype in dtypes}
-    kinds = {kind: dict.fromkeys(d for e in known for d in e.work.get(kind, {})) for e in known for kind in e.work}
+    halves = {
+        dtype: [half_sizes(device, dtype) or HalfSizes(0, 0, 0) for device in devices]
+        for dtype in dtypes
+    }
+    kinds = {
+        kind: dict.fromkeys(d for e in known for d in e.work.get(kind, {}))
+        for e in known
+        for kind in e.work
+    }
     fresh = [each.fresh for each in known if each.fresh is not None]
-    picked = {kind: [c for e in known if (c := e.run(kind)) is not None] for e in known for kind in e.runs}
-    packed = {kind: [p for e in known if (p := e.packing(kind)) is not None] for e in known for kind in e.convolutions}
+    picked = {
+        kind: [c for e in known if (c := e.run(kind)) is not None] for e in known for kind in e.runs
+    }
+    packed = {
+        kind: [p for e in known if (p := e.packing(kind)) is not None]
+        for e in known
+        for kind in e.convolutions
+    }
     return Efficiency(
         products={
-            dtype: HalfSizes(*(max(h.sizes[n] for h in mine) for n in range(3))) for dtype, mine in halves.items()
+            dtype: HalfSizes(*(max(h.sizes[n] for h in mine) for n in range(3)))
+            for dtype, mine in halves.items()
         },
         work={
-            kind: {d: slowest_curve(tuple(work_curve(device, kind, d) for device in devices)) for d in types}
+            kind: {
+                d: slowest_curve(tuple(work_curve(device, kind, d) for device in devices))
+                for d in types
+            }
             for kind, types in kinds.items()
         },
         memory=slowest_curve(tuple(_memory_curve(device) for device in devices)),

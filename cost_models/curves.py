@@ -18,7 +18,15 @@ Floats = NDArray[np.float64]
 Number = TypeVar("Number", float, Floats)
 
 PRODUCTS = frozenset(
-    {"", "dot_general", "scaled_dot", "ragged_dot_general", "conv_general_dilated", "symmetric_product", "attention"}
+    {
+        "",
+        "dot_general",
+        "scaled_dot",
+        "ragged_dot_general",
+        "conv_general_dilated",
+        "symmetric_product",
+        "attention",
+    }
 )
 """The kinds of operation whose peak is that of products, where they have no rate of their own."""
 CONVOLUTIONS = ("conv_general_dilated", "conv_general_dilated:image", "conv_general_dilated:window")
@@ -44,19 +52,28 @@ class Curve:
     def __post_init__(self) -> None:
         if len(self.sizes) != len(self.seconds):
             raise ValueError(f"a curve has {len(self.sizes)} sizes and {len(self.seconds)} seconds")
+
         steps = [b - a for a, b in zip((0.0, *self.sizes), self.sizes, strict=False)]
         if not all(isfinite(step) and step > 0 for step in steps):
-            raise ValueError(f"a curve's sizes must be finite and ascend from above 0, got {self.sizes}")
+            raise ValueError(
+                f"a curve's sizes must be finite and ascend from above 0, got {self.sizes}"
+            )
+
         rises = [b - a for a, b in zip((0.0, *self.seconds), self.seconds, strict=False)]
         if not all(isfinite(rise) and rise >= 0 for rise in rises):
-            raise ValueError(f"a curve's seconds must be finite, >= 0 and not descend, got {self.seconds}")
+            raise ValueError(
+                f"a curve's seconds must be finite, >= 0 and not descend, got {self.seconds}"
+            )
+
         if not (isfinite(self.slope) and self.slope >= 0):
             raise ValueError(f"a curve's slope must be finite and >= 0, got {self.slope}")
 
     def time_s(self, size: float) -> float:
         """Seconds at `size` (>= 0)."""
         position = bisect_right(self.sizes, size)
-        low_size, low = (self.sizes[position - 1], self.seconds[position - 1]) if position else (0.0, 0.0)
+        low_size, low = (
+            (self.sizes[position - 1], self.seconds[position - 1]) if position else (0.0, 0.0)
+        )
         if position == len(self.sizes):
             return low + (size - low_size) * self.slope
         share = (size - low_size) / (self.sizes[position] - low_size)
@@ -136,7 +153,9 @@ class Packing:
 
     def stretch(self, m: Number, n: Number, k: Number) -> Number:
         """How many times as long as its multiplications alone the convolution takes."""
-        return 1.0 + self.patches / n + self.windows / m + self.places / (n * k) + self.depth / (m * n)
+        return (
+            1.0 + self.patches / n + self.windows / m + self.places / (n * k) + self.depth / (m * n)
+        )
 
 
 Curves = Mapping[str, Mapping[str, Curve]]
@@ -169,10 +188,14 @@ class Efficiency:
     def __post_init__(self) -> None:
         for kind, by_dtype in self.work.items():
             if "float32" not in by_dtype:
-                raise ValueError(f"work of {kind!r} has none for float32, to which other types fall back")
+                raise ValueError(
+                    f"work of {kind!r} has none for float32, to which other types fall back"
+                )
             for dtype, curve in by_dtype.items():
                 if not curve.slope > 0:
-                    raise ValueError(f"work[{kind}][{dtype}] must take time, its slope is {curve.slope}")
+                    raise ValueError(
+                        f"work[{kind}][{dtype}] must take time, its slope is {curve.slope}"
+                    )
 
     def of(self, kind: str, dtype: str) -> Curve | None:
         """Seconds by the operations of `kind`; None: at the peak. A type without a curve takes that of float32.
@@ -194,7 +217,9 @@ class Efficiency:
         return self.convolutions.get(kind, self.convolutions.get(kind.partition(":")[0]))
 
 
-def product_dims(left: Number, right: Number, out: Number, operations: Number) -> tuple[Number, Number, Number]:
+def product_dims(
+    left: Number, right: Number, out: Number, operations: Number
+) -> tuple[Number, Number, Number]:
     """(m, n, k) of lhs[b, m, k] . rhs[b, k, n], from the elements of both and of the result, and from 2 b m n k."""
     pairs = operations / 2.0
     return pairs / right, pairs / left, pairs / out
@@ -220,4 +245,6 @@ def slowest_curve(curves: tuple[Curve, ...]) -> Curve:
 
 def slowest_packing(packings: Sequence[Packing]) -> Packing:
     """What packing takes at most."""
-    return Packing(*(max(parts) for parts in zip(*[packing.parts for packing in packings], strict=True)))
+    return Packing(
+        *(max(parts) for parts in zip(*[packing.parts for packing in packings], strict=True))
+    )

@@ -32,7 +32,8 @@ _TIMES = ("launch_s", "latency_s")
 
 
 def relative_errors(
-    figures: Iterable[tuple[str, Figure | Amount | Count]], by_way: Mapping[Obtained | Literal["formula"], float]
+    figures: Iterable[tuple[str, Figure | Amount | Count]],
+    by_way: Mapping[Obtained | Literal["formula"], float],
 ) -> dict[str, float]:
     """The relative error of each of `figures`, by its path: its own, else by the way in which it was obtained.
 
@@ -42,7 +43,9 @@ def relative_errors(
     for path, figure in figures:
         if isinstance(figure, Count):
             continue
-        error = figure.relative_error or by_way.get(figure.obtained, RELATIVE_ERRORS[figure.obtained])
+        error = figure.relative_error or by_way.get(
+            figure.obtained, RELATIVE_ERRORS[figure.obtained]
+        )
         found[path] = max(error, found.get(path, 0.0))
     return found
 
@@ -60,7 +63,10 @@ def uncertain_figures(cluster: Cluster) -> dict[str, float]:
     """
     device = cluster.device
     paths = [f"device.peak_flops_per_s.{dtype}" for dtype in device.peak_flops_per_s]
-    paths += [f"device.{name}" for name in ("memory_bandwidth_bytes_per_s", "host_bandwidth_bytes_per_s", "launch_s")]
+    paths += [
+        f"device.{name}"
+        for name in ("memory_bandwidth_bytes_per_s", "host_bandwidth_bytes_per_s", "launch_s")
+    ]
     if device.overlap is not None:
         paths += ["device.overlap.computing_slowdown", "device.overlap.communicating_slowdown"]
     for level in cluster.topology.levels:
@@ -78,30 +84,49 @@ def slower_cluster(cluster: Cluster, path: str, error: float) -> Cluster:
     Raises:
       ValueError: if times do not depend on such a number.
     """
-    factor, (room, *where) = 1 + error, path.split(".")
+    factor = 1 + error
+    (room, *where) = path.split(".")
     if room == "levels" and len(where) == 2:
         level, field = where
         old = cluster.topology.levels[cluster.topology.index(level)]
-        slower = replace_link(cluster, level, **{field: _worse(field, getattr(old.link, field), factor)})
-        return _with_terms(slower, level, tuple(_slower_terms(terms, field, factor) for terms in old.terms))
+        slower = replace_link(
+            cluster, level, **{field: _worse(field, getattr(old.link, field), factor)}
+        )
+        return _with_terms(
+            slower, level, tuple(_slower_terms(terms, field, factor) for terms in old.terms)
+        )
+
     if path not in uncertain_figures(cluster):
         raise ValueError(f"{path!r} is no number of {cluster.name!r} that times depend on")
+
     device = cluster.device
     if where[0] == "peak_flops_per_s":
-        peaks = {dtype: peak / factor if dtype == where[1] else peak for dtype, peak in device.peak_flops_per_s.items()}
-        return replace(cluster, device=replace(_slower_work(device, where[1], factor), peak_flops_per_s=peaks))
+        peaks = {
+            dtype: peak / factor if dtype == where[1] else peak
+            for dtype, peak in device.peak_flops_per_s.items()
+        }
+        return replace(
+            cluster, device=replace(_slower_work(device, where[1], factor), peak_flops_per_s=peaks)
+        )
+
     if where[0] == "overlap":
         assert device.overlap is not None
         slowdown = 1 + (getattr(device.overlap, where[1]) - 1) * factor
         overlap: Overlap = replace(device.overlap, **{where[1]: slowdown})
         return replace(cluster, device=replace(device, overlap=overlap))
+
     if where[0] == "memory_bandwidth_bytes_per_s":
         device = _slower_moving(device, factor)
-    return replace(cluster, device=replace(device, **{where[0]: _worse(where[0], getattr(device, where[0]), factor)}))
+
+    return replace(
+        cluster,
+        device=replace(device, **{where[0]: _worse(where[0], getattr(device, where[0]), factor)}),
+    )
 
 
 def _with_terms(cluster: Cluster, level: str, terms: tuple[Terms, ...]) -> Cluster:
-    levels, position = list(cluster.topology.levels), cluster.topology.index(level)
+    levels = list(cluster.topology.levels)
+    position = cluster.topology.index(level)
     levels[position] = replace(levels[position], terms=terms)
     return replace(cluster, topology=Topology(tuple(levels)))
 
@@ -109,14 +134,18 @@ def _with_terms(cluster: Cluster, level: str, terms: tuple[Terms, ...]) -> Clust
 def _slower_terms(terms: Terms, field: str, factor: float) -> Terms:
     if field == "latency_s":
         return replace(terms, alpha_s=terms.alpha_s * factor)
-    return replace(terms, local=terms.local.slower(factor), beta_s_per_byte=terms.beta_s_per_byte * factor)
+    return replace(
+        terms, local=terms.local.slower(factor), beta_s_per_byte=terms.beta_s_per_byte * factor
+    )
 
 
 def _slower_work(device: Device, dtype: str, factor: float) -> Device:
     if device.efficiency is None:
         return device
     work = {
-        kind: {name: curve.slower(factor) if name == dtype else curve for name, curve in curves.items()}
+        kind: {
+            name: curve.slower(factor) if name == dtype else curve for name, curve in curves.items()
+        }
         for kind, curves in device.efficiency.work.items()
     }
     return replace(device, efficiency=replace(device.efficiency, work=work))
@@ -126,10 +155,13 @@ def _slower_moving(device: Device, factor: float) -> Device:
     if device.efficiency is None:
         return device
     memory, fresh = (
-        None if curve is None else curve.slower(factor) for curve in (device.efficiency.memory, device.efficiency.fresh)
+        None if curve is None else curve.slower(factor)
+        for curve in (device.efficiency.memory, device.efficiency.fresh)
     )
     runs = {kind: curve.slower(factor) for kind, curve in device.efficiency.runs.items()}
-    return replace(device, efficiency=replace(device.efficiency, memory=memory, fresh=fresh, runs=runs))
+    return replace(
+        device, efficiency=replace(device.efficiency, memory=memory, fresh=fresh, runs=runs)
+    )
 
 
 def _worse(field: str, value: float, factor: float) -> float:

@@ -100,7 +100,9 @@ def fit_moving(samples: Iterable[Sample]) -> tuple[float, Curve]:
     return launch_s, _curve(sizes, medians - launch_s)
 
 
-def fit_products(samples: Sequence[Sample], launch_s: float, memory: Curve) -> tuple[HalfSizes, Curve]:
+def fit_products(
+    samples: Sequence[Sample], launch_s: float, memory: Curve
+) -> tuple[HalfSizes, Curve]:
     """The half sizes of products of one element type, and the seconds of large ones by the number of operations.
 
     Products with a vector (a dim of 1) are left out where there are others: they are kernels of their own, which pack
@@ -118,11 +120,15 @@ def fit_products(samples: Sequence[Sample], launch_s: float, memory: Curve) -> t
         raise ValueError("no product of matrices was measured, so there is no peak")
     samples = [s for s in samples if min(_dims(s)) > 1.5] or samples
     m, n, k = np.array([_dims(s) for s in samples]).T
-    found, curve = _stretched(samples, launch_s, memory, 3, lambda x: (1 + x[0] / m) * (1 + x[1] / n) * (1 + x[2] / k))
+    found, curve = _stretched(
+        samples, launch_s, memory, 3, lambda x: (1 + x[0] / m) * (1 + x[1] / n) * (1 + x[2] / k)
+    )
     return HalfSizes(*found), curve
 
 
-def fit_convolutions(samples: Sequence[Sample], launch_s: float, memory: Curve) -> tuple[Packing, Curve]:
+def fit_convolutions(
+    samples: Sequence[Sample], launch_s: float, memory: Curve
+) -> tuple[Packing, Curve]:
     """What packing takes of convolutions of one kind and element type, and the seconds of those of many channels.
 
         time = max(work(2 b m n k) (1 + patches / n + windows / m + places / (n k) + depth / (m n)), memory(bytes))
@@ -137,8 +143,11 @@ def fit_convolutions(samples: Sequence[Sample], launch_s: float, memory: Curve) 
         raise ValueError("no convolution was measured, so there is no rate")
     m, n, k = np.array([_dims(s) for s in samples]).T
     shares = np.stack([1 / n, 1 / m, 1 / (n * k), 1 / (m * n)])
-    typical = np.median(shares, axis=1)  # a part that these samples do not tell from the rate is none
-    found, curve = _stretched(samples, launch_s, memory, len(shares), lambda x: 1 + x @ shares, typical)
+    # a part that these samples do not tell from the rate is none
+    typical = np.median(shares, axis=1)
+    found, curve = _stretched(
+        samples, launch_s, memory, len(shares), lambda x: 1 + x @ shares, typical
+    )
     return Packing(*found), curve
 
 
@@ -155,18 +164,25 @@ def _stretched(
     moving = memory.times_s(np.array([s.size_bytes for s in samples]))
     measured = np.array([s.time_s for s in samples])
     start = float(np.log(np.max(operations / measured)))
-    knots = _equal_ratios(float(operations.min()), float(operations.max()), max(1, min(5, len(samples) // 4)))
+    knots = _equal_ratios(
+        float(operations.min()), float(operations.max()), max(1, min(5, len(samples) // 4))
+    )
 
     def residuals(x: Floats) -> Floats:
-        busy = np.interp(operations, (0.0, *knots), (0.0, *(knots / np.exp(x[count:])))) * stretch(x[:count])
+        busy = np.interp(operations, (0.0, *knots), (0.0, *(knots / np.exp(x[count:])))) * stretch(
+            x[:count]
+        )
         off = np.log((np.maximum(busy, moving) + launch_s) / measured)
         return np.concatenate([off, _HELD * np.diff(x[count:]), _HELD * held * x[:count]])
 
-    lows, highs = [0.0] * count + [start - 5] * len(knots), [1e4] * count + [start + 5] * len(knots)
+    lows = [0.0] * count + [start - 5] * len(knots)
+    highs = [1e4] * count + [start + 5] * len(knots)
     found = _robust(residuals, [1.0] * count + [start] * len(knots), (lows, highs))
     seconds = np.maximum.accumulate(knots / np.exp(found[count:]))
     numbers = [float(x) if x > 1e-3 else 0.0 for x in found[:count]]
-    return numbers, _curve(knots.tolist(), seconds) if len(knots) > 1 else Curve((), (), float(seconds[0] / knots[0]))
+    return numbers, _curve(knots.tolist(), seconds) if len(knots) > 1 else Curve(
+        (), (), float(seconds[0] / knots[0])
+    )
 
 
 def _dims(sample: Sample) -> tuple[float, float, float]:
@@ -175,7 +191,11 @@ def _dims(sample: Sample) -> tuple[float, float, float]:
 
 def _equal_ratios(low: float, high: float, count: int) -> Floats:
     """`count` numbers in equal ratios that end with `high`; several begin with `low`."""
-    return high * (low / high) ** np.linspace(1.0, 0.0, count) if count > 1 and low < high else np.array([high])
+    return (
+        high * (low / high) ** np.linspace(1.0, 0.0, count)
+        if count > 1 and low < high
+        else np.array([high])
+    )
 
 
 def fit_work(samples: Iterable[Sample], launch_s: float) -> Curve:
@@ -186,10 +206,16 @@ def fit_work(samples: Iterable[Sample], launch_s: float) -> Curve:
     Raises:
       ValueError: if there are no samples.
     """
-    numbers, seconds = _ascending((s.operations, max(s.time_s - launch_s, 0.05 * s.time_s)) for s in samples)
+    numbers, seconds = _ascending(
+        (s.operations, max(s.time_s - launch_s, 0.05 * s.time_s)) for s in samples
+    )
     if not numbers:
         raise ValueError("no operation of the kind was measured, so there is no rate")
-    return _curve(numbers, seconds) if len(numbers) > 1 else Curve((), (), float(seconds[0]) / numbers[0])
+    return (
+        _curve(numbers, seconds)
+        if len(numbers) > 1
+        else Curve((), (), float(seconds[0]) / numbers[0])
+    )
 
 
 def fit_runs(samples: Iterable[Sample], launch_s: float) -> Curve:
@@ -198,7 +224,9 @@ def fit_runs(samples: Iterable[Sample], launch_s: float) -> Curve:
     Raises:
       ValueError: if there are no samples.
     """
-    shares = ((s.run_bytes, max(s.time_s - launch_s, 0.05 * s.time_s) / s.operations) for s in samples)
+    shares = (
+        (s.run_bytes, max(s.time_s - launch_s, 0.05 * s.time_s) / s.operations) for s in samples
+    )
     sizes, seconds = _ascending(shares)
     if not sizes:
         raise ValueError("no run of the kind was picked, so there is no time of one")
@@ -229,11 +257,15 @@ def fit_collectives(samples: Iterable[Sample], topology: Topology) -> tuple[Fitt
         beta = 0.0 if level == topology.levels[-1].name else _beta(mine, topology)
         fitted = _alphas_and_locals(mine, [beta * _wire(s, topology) for s in mine])
         for members, (alpha, local) in sorted(fitted.items()):
-            found.append(FittedTerms(level, cast("CollectiveKind", kind), members, alpha, local, beta))
+            found.append(
+                FittedTerms(level, cast("CollectiveKind", kind), members, alpha, local, beta)
+            )
     return tuple(found)
 
 
-def fit_link(samples: Sequence[Sample], topology: Topology, level: str) -> tuple[float, float] | None:
+def fit_link(
+    samples: Sequence[Sample], topology: Topology, level: str
+) -> tuple[float, float] | None:
     """Latency and bandwidth of the link of `level`, for collectives that were not measured; None without all-reduces.
 
     The bandwidth is the most that any all-reduce reached, the latency that of the tree of the shortest.
@@ -255,35 +287,50 @@ def predicted_s(sample: Sample, cluster: Cluster) -> float:
     """The seconds that `cluster` says the sample takes."""
     if sample.what == "fresh":
         return fresh_time_s(sample.size_bytes, cluster.device)
+
     if sample.what == "collective":
         members = group(cluster.topology, sample.mesh, sample.axes)
         return collective_time_s(cast("CollectiveKind", sample.kind), sample.size_bytes, members)
+
     size = sample.size_bytes
     if sample.what == "picking":
         runs = sample.operations, sample.run_bytes
         return compute_time_s(0.0, size, sample.dtype, cluster.device, kind=sample.kind, runs=runs)
+
     kind = "" if sample.what == "moving" else sample.kind
     operations = 0.0 if sample.what == "moving" else sample.operations
-    return compute_time_s(operations, size, sample.dtype, cluster.device, kind=kind, elements=sample.elements)
+    return compute_time_s(
+        operations, size, sample.dtype, cluster.device, kind=kind, elements=sample.elements
+    )
 
 
-def _alphas_and_locals(samples: Sequence[Sample], beside_s: Sequence[float]) -> dict[int, tuple[float, Curve]]:
+def _alphas_and_locals(
+    samples: Sequence[Sample], beside_s: Sequence[float]
+) -> dict[int, tuple[float, Curve]]:
     """For every number of members what a message of no bytes would take, and the curve of what grows with the size.
 
         time - beside = alpha(members) + factor(members) rate(size) size
 
     `beside_s` is left out. Neighbouring rates are held together, weakly. One size alone is a line through 0.
     """
-    seconds = np.array([max(s.time_s - b, 1e-3 * s.time_s) for s, b in zip(samples, beside_s, strict=True)])
+    seconds = np.array(
+        [max(s.time_s - b, 1e-3 * s.time_s) for s, b in zip(samples, beside_s, strict=True)]
+    )
     sizes, place = np.unique([s.size_bytes for s in samples], return_inverse=True)
     groups, group_of = np.unique([_members(s) for s in samples], return_inverse=True)
     if len(sizes) == 1:
         mine = [np.median(seconds[group_of == n], keepdims=True) for n in range(len(groups))]
-        return {int(m): (0.0, _curve(sizes.tolist(), seen)) for m, seen in zip(groups, mine, strict=True)}
+        return {
+            int(m): (0.0, _curve(sizes.tolist(), seen))
+            for m, seen in zip(groups, mine, strict=True)
+        }
+
     count = len(groups)
 
     def residuals(x: Floats) -> Floats:
-        alphas, factors, rates = x[:count], x[count : 2 * count], x[2 * count :]
+        alphas = x[:count]
+        factors = x[count : 2 * count]
+        rates = x[2 * count :]
         growing = np.exp(factors[group_of] + rates[place]) * sizes[place]
         off = np.log((np.exp(alphas[group_of]) + growing) / seconds)
         return np.concatenate([off, _HELD * np.diff(rates), _HELD * factors])
@@ -296,7 +343,10 @@ def _alphas_and_locals(samples: Sequence[Sample], beside_s: Sequence[float]) -> 
     found = _robust(residuals, start, (lows, highs))
     local = np.maximum.accumulate(np.exp(found[2 * count :]) * sizes)
     return {
-        int(m): (float(np.exp(found[n])), _curve(sizes.tolist(), float(np.exp(found[count + n])) * local))
+        int(m): (
+            float(np.exp(found[n])),
+            _curve(sizes.tolist(), float(np.exp(found[count + n])) * local),
+        )
         for n, m in enumerate(groups)
     }
 
@@ -328,7 +378,8 @@ def _pooled(values: Floats) -> Floats:
     for value in np.log(np.maximum(values, 1e-12)):
         pools.append([float(value), 1.0])
         while len(pools) > 1 and pools[-2][0] > pools[-1][0]:
-            (low, many), (high, more) = pools.pop(-2), pools.pop()
+            (low, many) = pools.pop(-2)
+            (high, more) = pools.pop()
             pools.append([(low * many + high * more) / (many + more), many + more])
     spread = [np.exp(value) for value, count in pools for _ in range(int(count))]
     return np.where(values > 0, np.array(spread), 0.0) if len(values) else values
@@ -336,7 +387,9 @@ def _pooled(values: Floats) -> Floats:
 
 def _curve(sizes: Sequence[float], seconds: Floats) -> Curve:
     """The curve through the points; the last slope is that of all that came before, so that it is no noise."""
-    return Curve(tuple(map(float, sizes)), tuple(map(float, seconds)), float(seconds[-1]) / float(sizes[-1]))
+    return Curve(
+        tuple(map(float, sizes)), tuple(map(float, seconds)), float(seconds[-1]) / float(sizes[-1])
+    )
 
 
 def _beta(samples: Sequence[Sample], topology: Topology) -> float:
@@ -346,6 +399,7 @@ def _beta(samples: Sequence[Sample], topology: Topology) -> float:
     ratios = wires / sizes
     if ratios.max() < 1.2 * ratios.min():
         return 0.0
+
     measured = np.array([s.time_s for s in samples])
 
     def residuals(x: Floats) -> Floats:
@@ -354,15 +408,23 @@ def _beta(samples: Sequence[Sample], topology: Topology) -> float:
     slope = float(np.log(measured.max() / sizes.max()))
     start = [float(np.log(measured.min())), slope, slope]
     found = _robust(residuals, start, ([s - 12 for s in start], [s + 3 for s in start]))
-    return min(float(np.exp(found[2])), float((measured / wires).min())) if found[2] > start[2] - 6 else 0.0
+    return (
+        min(float(np.exp(found[2])), float((measured / wires).min()))
+        if found[2] > start[2] - 6
+        else 0.0
+    )
 
 
 def _robust(
-    residuals: Callable[[Floats], Floats], start: Sequence[float], bounds: tuple[Sequence[float], Sequence[float]]
+    residuals: Callable[[Floats], Floats],
+    start: Sequence[float],
+    bounds: tuple[Sequence[float], Sequence[float]],
 ) -> Floats:
     library: Any = optimize
     return np.asarray(
-        library.least_squares(residuals, start, bounds=bounds, loss="soft_l1", f_scale=_OUTLIER, x_scale="jac").x
+        library.least_squares(
+            residuals, start, bounds=bounds, loss="soft_l1", f_scale=_OUTLIER, x_scale="jac"
+        ).x
     )
 
 

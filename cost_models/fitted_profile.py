@@ -91,15 +91,18 @@ def _device(samples: Sequence[Sample], machine: Machine) -> DeviceProfile:
     """The device; of shared ones the numbers are those of all of them together."""
     part = machine.device_count if machine.shared else 1
     launch_s, memory = fit_moving(s for s in samples if s.what == "moving")
-    products, works = _by_kind(samples, "product"), _by_kind(samples, "work")
+    products = _by_kind(samples, "product")
+    works = _by_kind(samples, "work")
     fits = {dtype: fit_products(mine, launch_s, memory) for (_, dtype), mine in products.items()}
     if "float32" not in fits:
         raise ValueError("no product of float32 matrices was measured, so there is no peak")
+
     counts = {dtype: len(mine) for (_, dtype), mine in products.items()}
     work: dict[str, dict[str, WorkProfile]] = defaultdict(dict)
     for dtype, (_, curve) in fits.items():
         what = f"{counts[dtype]} products of {dtype} matrices"
         work["dot_general"][dtype] = _work(curve, part, what, machine)
+
     packing: dict[str, PackingProfile] = {}
     for (kind, dtype), mine in works.items():
         what = f"{len(mine)} programs of {kind} of {dtype}"
@@ -110,6 +113,7 @@ def _device(samples: Sequence[Sample], machine: Machine) -> DeviceProfile:
         else:
             curve = fit_work(mine, launch_s)
         work[kind][dtype] = _work(curve, part, what, machine)
+
     picked = {kind: mine for (kind, _), mine in _by_kind(samples, "picking").items()}
     fresh = fit_fresh(s for s in samples if s.what == "fresh")
     return DeviceProfile(
@@ -124,20 +128,36 @@ def _device(samples: Sequence[Sample], machine: Machine) -> DeviceProfile:
             for d, (_, curve) in fits.items()
         },
         half_sizes={
-            d: HalfSizesProfile(**{n: _amount(getattr(half, n), f"products of {d} matrices", machine) for n in "mnk"})
+            d: HalfSizesProfile(
+                **{
+                    n: _amount(getattr(half, n), f"products of {d} matrices", machine)
+                    for n in "mnk"
+                }
+            )
             for d, (half, _) in fits.items()
         },
         convolutions=packing,
         work={kind: by_dtype for kind, by_dtype in work.items() if "float32" in by_dtype},
-        memory=_points(memory, part, "kernels that read and write so much, less the launch", machine),
-        fresh=[] if fresh is None else _points(fresh, part, "results in new memory, less results in old", machine),
-        runs={kind: _runs(kind, mine, launch_s, part, machine) for kind in PICKING if (mine := picked.get(kind))},
+        memory=_points(
+            memory, part, "kernels that read and write so much, less the launch", machine
+        ),
+        fresh=[]
+        if fresh is None
+        else _points(fresh, part, "results in new memory, less results in old", machine),
+        runs={
+            kind: _runs(kind, mine, launch_s, part, machine)
+            for kind in PICKING
+            if (mine := picked.get(kind))
+        },
     )
 
 
-def _runs(kind: str, samples: Sequence[Sample], launch_s: float, part: int, machine: Machine) -> list[PointProfile]:
+def _runs(
+    kind: str, samples: Sequence[Sample], launch_s: float, part: int, machine: Machine
+) -> list[PointProfile]:
     """What a run takes; of shared devices one of all the runs that they pick."""
-    curve, what = fit_runs(samples, launch_s), f"{len(samples)} programs of {kind}, rows at random, less the launch"
+    curve = fit_runs(samples, launch_s)
+    what = f"{len(samples)} programs of {kind}, rows at random, less the launch"
     placed = zip(curve.sizes, curve.seconds, strict=True)
     return [PointProfile(size_bytes=n, seconds=_figure(s / part, what, machine)) for n, s in placed]
 
@@ -160,18 +180,31 @@ def _by_kind(samples: Sequence[Sample], what: str) -> dict[tuple[str, str], list
     return dict(sorted(found.items()))
 
 
-def _level(position: int, samples: Sequence[Sample], terms: Sequence[FittedTerms], machine: Machine) -> LevelProfile:
+def _level(
+    position: int, samples: Sequence[Sample], terms: Sequence[FittedTerms], machine: Machine
+) -> LevelProfile:
     name, size = machine.levels[position]
     collectives = [s for s in samples if s.what == "collective"]
     link = fit_link(collectives, machine.topology, name)
-    like = None if machine.like is None else next((x for x in machine.like.topology.levels if x.name == name), None)
+    like = (
+        None
+        if machine.like is None
+        else next((x for x in machine.like.topology.levels if x.name == name), None)
+    )
     obtained: Obtained = "fitted"
     why = "all-reduces over this level; the latency is that of a tree"
     if link is None:
         obtained = "assumed"
-        why = "no collective was measured on this level" if size > 1 else "there is one device, and no link"
-        link = (1e-6, 1e9) if like is None else (like.link.latency_s, like.link.bandwidth_bytes_per_s)
+        why = (
+            "no collective was measured on this level"
+            if size > 1
+            else "there is one device, and no link"
+        )
+        link = (
+            (1e-6, 1e9) if like is None else (like.link.latency_s, like.link.bandwidth_bytes_per_s)
+        )
         why = why if like is None else f"{why}; as in {machine.like.name if machine.like else ''}"
+
     return LevelProfile(
         name=name,
         size=size,
@@ -197,18 +230,24 @@ def _points(curve: Curve, part: int, what: str, machine: Machine) -> list[PointP
     """The points of a curve; those that take no time are left out, as a straight line leads there, too."""
     placed = zip(curve.sizes, curve.seconds, strict=True)
     return [
-        PointProfile(size_bytes=_rounded(size * part), seconds=_figure(seconds, what, machine, "measured"))
+        PointProfile(
+            size_bytes=_rounded(size * part), seconds=_figure(seconds, what, machine, "measured")
+        )
         for size, seconds in placed
         if seconds > 0
     ]
 
 
 def _figure(value: float, what: str, machine: Machine, obtained: Obtained = "fitted") -> Figure:
-    return Figure(value=_rounded(value), source=_source(what, machine), date=machine.day, obtained=obtained)
+    return Figure(
+        value=_rounded(value), source=_source(what, machine), date=machine.day, obtained=obtained
+    )
 
 
 def _amount(value: float, what: str, machine: Machine) -> Amount:
-    return Amount(value=_rounded(value), source=_source(what, machine), date=machine.day, obtained="fitted")
+    return Amount(
+        value=_rounded(value), source=_source(what, machine), date=machine.day, obtained="fitted"
+    )
 
 
 def _amount_or_figure(value: float, what: str, machine: Machine, obtained: Obtained) -> Figure:

@@ -26,9 +26,13 @@ def group(topology: Topology, mesh_sizes: tuple[int, ...], axes: tuple[int, ...]
       ValueError: if the mesh has more devices than the topology, an axis is not in it, or is named twice.
     """
     if prod(mesh_sizes) > topology.device_count:
-        raise ValueError(f"mesh {mesh_sizes} needs {prod(mesh_sizes)} devices, the cluster has {topology.device_count}")
+        raise ValueError(
+            f"mesh {mesh_sizes} needs {prod(mesh_sizes)} devices, the cluster has {topology.device_count}"
+        )
     if len(set(axes)) != len(axes) or not set(axes) <= set(range(len(mesh_sizes))):
-        raise ValueError(f"axes {axes} must be distinct positions in a mesh of {len(mesh_sizes)} axes")
+        raise ValueError(
+            f"axes {axes} must be distinct positions in a mesh of {len(mesh_sizes)} axes"
+        )
     return _group(topology, *_merged(mesh_sizes, axes))
 
 
@@ -38,7 +42,9 @@ def _group(topology: Topology, mesh_sizes: tuple[int, ...], axes: tuple[int, ...
 
 
 @lru_cache(maxsize=65536)
-def _merged(mesh_sizes: tuple[int, ...], axes: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _merged(
+    mesh_sizes: tuple[int, ...], axes: tuple[int, ...]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The same groups on the mesh of fewest axes: meshes of several shapes share them."""
     sizes: list[int] = []
     inside: list[bool] = []
@@ -72,6 +78,7 @@ def group_of_devices(topology: Topology, groups: Ints) -> Group:
         spans.append(span)
         regular = regular and even
         parent_stride = stride
+
     if switches < len(topology.levels):
         boxes, even = torus_boxes(groups, topology.sizes[switches:])
         regular = regular and even
@@ -80,4 +87,5 @@ def group_of_devices(topology: Topology, groups: Ints) -> Group:
         if not even or boxes[-1, 0] + 1 > len(groups):
             found = with_routed_pairs(found, groups, topology.sizes[switches:])
         spans += found
+
     return Group(size, tuple(spans), regular)

@@ -44,7 +44,9 @@ def matmul_time_s(m: int, n: int, k: int, dtype: str, device: Device, *, batch: 
     _check({"m": m, "n": n, "k": k, "batch": batch})
     elements = (float(batch * m * k), float(batch * k * n), float(batch * m * n))
     size = sum(elements) * item_bytes(dtype)
-    return compute_time_s(2.0 * batch * m * n * k, size, dtype, device, kind="dot_general", elements=elements)
+    return compute_time_s(
+        2.0 * batch * m * n * k, size, dtype, device, kind="dot_general", elements=elements
+    )
 
 
 def convolution_time_s(
@@ -72,16 +74,28 @@ def convolution_time_s(
     places = {f"image {n}": size for n, size in enumerate(image)} | {
         f"window {n}": size for n, size in enumerate(window)
     }
-    _check({**places, "batch": batch, "in": channels[0], "out": channels[1], "stride": stride, "groups": groups})
+    _check(
+        {
+            **places,
+            "batch": batch,
+            "in": channels[0],
+            "out": channels[1],
+            "stride": stride,
+            "groups": groups,
+        }
+    )
     if channels[0] % groups or channels[1] % groups:
         raise ValueError(f"channels {channels} are no multiples of groups {groups}")
+
     given = batch * prod(image) * channels[0]
     made = batch * prod(-(-size // stride) for size in image) * channels[1]
     weights = prod(window) * channels[0] // groups * channels[1]
     flops = 2.0 * made * prod(window) * channels[0] / groups
     size = (given + weights + made) * item_bytes(dtype)
     elements = convolution_elements(float(weights), float(made), channels[1] / groups, flops)
-    return compute_time_s(flops, size, dtype, device, kind="conv_general_dilated", elements=elements)
+    return compute_time_s(
+        flops, size, dtype, device, kind="conv_general_dilated", elements=elements
+    )
 
 
 def attention_time_s(
@@ -108,10 +122,12 @@ def attention_time_s(
 
     Reference: Dao et al. 2022, "FlashAttention" (fused). Differs: what does not fit on the chip is not read again.
     """
-    (h, h_kv), (q, k) = heads, lengths
+    (h, h_kv) = heads
+    (q, k) = lengths
     _check({"heads": h, "key heads": h_kv, "queries": q, "keys": k, "width": width, "batch": batch})
     if h % h_kv:
         raise ValueError(f"{h} heads are no multiple of {h_kv} key heads")
+
     item = item_bytes(dtype)
     ends = 2 * batch * (h * q + h_kv * k) * width * item
     scores = batch * h * q * k
@@ -119,11 +135,16 @@ def attention_time_s(
         looking = min(q, k)  # queries that see any key
         seen = looking * (k - (looking - 1) / 2) / (q * k) if causal else 1.0
         return compute_time_s(4.0 * scores * width * seen, ends, dtype, device, kind="attention")
+
     product = compute_time_s(2.0 * scores * width, ends / 2 + scores * item, dtype, device)
-    return 2 * product + compute_time_s(5.0 * scores, 2 * scores * item, "float32", device, kind="softmax")
+    return 2 * product + compute_time_s(
+        5.0 * scores, 2 * scores * item, "float32", device, kind="softmax"
+    )
 
 
-def elementwise_time_s(size_bytes: float, results_bytes: float, device: Device, *, operations: int = 1) -> float:
+def elementwise_time_s(
+    size_bytes: float, results_bytes: float, device: Device, *, operations: int = 1
+) -> float:
     """Time of a chain of `operations` element by element, which a compiler fuses: it moves its ends, not its middles.
 
         (size_bytes + results_bytes) / memory bandwidth + launch

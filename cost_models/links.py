@@ -33,17 +33,20 @@ def link_graph(topology: Topology) -> LinkGraph:
     switches = [n for n, level in enumerate(topology.levels) if level.kind == "switch"]
     for position in switches:
         _add_uplinks(graph, topology, position)
+
     for position, level in enumerate(topology.levels):
         if level.kind == "full":
             _add_full(graph, level, topology.device_count)
         elif level.kind == "torus":
             _add_axis(graph, level, topology.strides[position], topology.device_count)
+
     if switches and switches[-1] < len(topology.levels) - 1:
         stride = topology.strides[switches[-1]]
         for device in range(topology.device_count):
             out, in_ = _ports(topology, switches[-1], device // stride)
             _join(graph, device, out)
             _join(graph, in_, device)
+
     return graph
 
 
@@ -59,7 +62,9 @@ def _ports(topology: Topology, position: int, unit: int) -> tuple[Node, Node]:
 
 def _add_uplinks(graph: LinkGraph, topology: Topology, position: int) -> None:
     """The uplinks of all units of a switch level, and the switches that they go to."""
-    level, stride = topology.levels[position], topology.strides[position]
+    level = topology.levels[position]
+    stride = topology.strides[position]
+
     for unit in range(topology.device_count // stride):
         around = unit // level.size
         outer = "" if position == 0 else f" in {topology.levels[position - 1].name} {around}"
@@ -99,7 +104,11 @@ def _add(graph: LinkGraph, one: Node, other: Node, level: Level) -> None:
 def _add_one_way(graph: LinkGraph, source: Node, target: Node, level: Level) -> None:
     link = level.link
     graph.add_edge(
-        source, target, level=level.name, latency_s=link.latency_s, bandwidth_bytes_per_s=link.bandwidth_bytes_per_s
+        source,
+        target,
+        level=level.name,
+        latency_s=link.latency_s,
+        bandwidth_bytes_per_s=link.bandwidth_bytes_per_s,
     )
 
 

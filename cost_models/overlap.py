@@ -40,4 +40,6 @@ def slowest_overlap(overlaps: tuple[Overlap | None, ...]) -> Overlap | None:
     known = [overlap for overlap in overlaps if overlap is not None]
     if not known or len(known) < len(overlaps):
         return None
-    return Overlap(max(o.computing_slowdown for o in known), max(o.communicating_slowdown for o in known))
+    return Overlap(
+        max(o.computing_slowdown for o in known), max(o.communicating_slowdown for o in known)
+    )

@@ -101,7 +101,9 @@ class WorkProfile(Strict):
     def curve(self, part: int) -> Curve:
         """The curve, for one of `part` devices that compute as much each at the same time."""
         sizes = tuple(point.operations / part for point in self.points)
-        return Curve(sizes, tuple(point.seconds.value for point in self.points), part / self.rate_per_s.value)
+        return Curve(
+            sizes, tuple(point.seconds.value for point in self.points), part / self.rate_per_s.value
+        )
 
 
 class HalfSizesProfile(Strict):
@@ -154,7 +156,9 @@ class DeviceProfile(Strict):
     work: dict[Name, dict[Name, WorkProfile]] = {}
     memory: list[PointProfile] = []
     fresh: list[PointProfile] = []
-    runs: dict[Literal["gather", "scatter-add"], Annotated[list[PointProfile], Field(min_length=1)]] = {}
+    runs: dict[
+        Literal["gather", "scatter-add"], Annotated[list[PointProfile], Field(min_length=1)]
+    ] = {}
 
     @model_validator(mode="after")
     def _check(self) -> DeviceProfile:
@@ -165,11 +169,14 @@ class DeviceProfile(Strict):
         """The device, as one of `device_count`."""
         part = device_count if self.shared_by_all else 1
         host = self.host_bandwidth_bytes_per_s
+
         return Device(
             name=self.name,
             memory_bytes=self.memory_bytes.value / part,
             memory_bandwidth_bytes_per_s=self.memory_bandwidth_bytes_per_s.value / part,
-            peak_flops_per_s={dtype: peak.value / part for dtype, peak in self.peak_flops_per_s.items()},
+            peak_flops_per_s={
+                dtype: peak.value / part for dtype, peak in self.peak_flops_per_s.items()
+            },
             launch_s=self.launch_s.value,
             overlap=None if self.overlap is None else self.overlap.overlap(),
             efficiency=self._efficiency(part),
@@ -179,13 +186,29 @@ class DeviceProfile(Strict):
 
     def _efficiency(self, part: int) -> Efficiency | None:
         """What one of `part` that share the device reaches; None if the file says nothing of that."""
-        if not (self.half_sizes or self.convolutions or self.work or self.memory or self.fresh or self.runs):
+        if not (
+            self.half_sizes
+            or self.convolutions
+            or self.work
+            or self.memory
+            or self.fresh
+            or self.runs
+        ):
             return None
+
         last = self.fresh[-1] if self.fresh else None
         return Efficiency(
-            {dtype: HalfSizes(h.m.value, h.n.value, h.k.value) for dtype, h in self.half_sizes.items()},
-            {kind: {d: work.curve(part) for d, work in mine.items()} for kind, mine in self.work.items()},
-            _curve(self.memory, part / self.memory_bandwidth_bytes_per_s.value, part) if self.memory else None,
+            {
+                dtype: HalfSizes(h.m.value, h.n.value, h.k.value)
+                for dtype, h in self.half_sizes.items()
+            },
+            {
+                kind: {d: work.curve(part) for d, work in mine.items()}
+                for kind, mine in self.work.items()
+            },
+            _curve(self.memory, part / self.memory_bandwidth_bytes_per_s.value, part)
+            if self.memory
+            else None,
             _curve(self.fresh, part * last.seconds.value / last.size_bytes, part) if last else None,
             {kind: packing.packing() for kind, packing in self.convolutions.items()},
             {kind: _run(points, part) for kind, points in self.runs.items()},
@@ -237,18 +260,27 @@ class LevelProfile(Strict):
             terms.terms()
         return self
 
-    def level(self, size: int, devices_inside: int, device_count: int, whole: bool = False) -> Level:
+    def level(
+        self, size: int, devices_inside: int, device_count: int, whole: bool = False
+    ) -> Level:
         """The level, with `size` units of `devices_inside` devices each, in a cluster of `device_count`.
 
         `whole`: all axes are the multiples that make them wrap.
         """
-        factor = {"unit": 1.0, "device": float(devices_inside), "all": devices_inside / device_count}
+        factor = {
+            "unit": 1.0,
+            "device": float(devices_inside),
+            "all": devices_inside / device_count,
+        }
         bandwidth = self.bandwidth_bytes_per_s.value * factor[self.bandwidth_of]
         wrap = (self.wraps_at is not None and size == self.wraps_at.value) or (
             self.wraps_in_multiples_of is not None and whole
         )
         terms = tuple(measured.terms() for measured in self.collectives)
-        return Level(self.name, size, Link(self.latency_s.value, bandwidth), self.kind, wrap, terms=terms)
+
+        return Level(
+            self.name, size, Link(self.latency_s.value, bandwidth), self.kind, wrap, terms=terms
+        )
 
 
 class ClusterProfile(Strict):
@@ -276,9 +308,13 @@ class ClusterProfile(Strict):
     @model_validator(mode="after")
     def _check(self) -> ClusterProfile:
         if (self.device is None) == (self.inside is None):
-            raise ValueError("a cluster has either a device or clusters inside: give `device`, or `inside`")
+            raise ValueError(
+                "a cluster has either a device or clusters inside: give `device`, or `inside`"
+            )
         if isinstance(self.inside, list) and self.pattern is not None:
-            raise ValueError("a cluster with a list of clusters inside has one size: take `pattern` out")
+            raise ValueError(
+                "a cluster with a list of clusters inside has one size: take `pattern` out"
+            )
         return self
 
     @property
@@ -287,7 +323,9 @@ class ClusterProfile(Strict):
         return tuple(level.size for level in self.levels)
 
 
-def build_cluster(name: str, profile: ClusterProfile, device: DeviceProfile, sizes: tuple[int, ...]) -> Cluster:
+def build_cluster(
+    name: str, profile: ClusterProfile, device: DeviceProfile, sizes: tuple[int, ...]
+) -> Cluster:
     """The cluster with these sizes of the innermost levels of `profile`.
 
     Raises:
@@ -303,7 +341,9 @@ def build_cluster(name: str, profile: ClusterProfile, device: DeviceProfile, siz
     return Cluster(name, device.device(count), topology)
 
 
-def build_around(name: str, profile: ClusterProfile, sizes: tuple[int, ...], inside: tuple[Cluster, ...]) -> Cluster:
+def build_around(
+    name: str, profile: ClusterProfile, sizes: tuple[int, ...], inside: tuple[Cluster, ...]
+) -> Cluster:
     """The cluster whose levels of `profile`, in these sizes, stand around `inside`: one for all units, or one each.
 
     Raises:
@@ -311,7 +351,9 @@ def build_around(name: str, profile: ClusterProfile, sizes: tuple[int, ...], ins
     """
     units = prod(sizes)
     if len(inside) not in (1, units):
-        raise ValueError(f"{name!r} lists {len(inside)} clusters inside for {units} units; list one, or one for each")
+        raise ValueError(
+            f"{name!r} lists {len(inside)} clusters inside for {units} units; list one, or one for each"
+        )
     inner = slowest_cluster(name, inside)
     count = units * inner.device_count
     levels = _levels(name, profile.levels, sizes, inner.device_count, count)
@@ -326,7 +368,8 @@ def _curve(points: list[PointProfile], slope: float, part: int = 1) -> Curve:
 
 def _run(points: list[PointProfile], part: int) -> Curve:
     """The seconds of one run, on one of `part` devices that pick as many each at the same time."""
-    sizes, seconds = (tuple(p.size_bytes for p in points), tuple(part * p.seconds.value for p in points))
+    sizes = tuple(p.size_bytes for p in points)
+    seconds = tuple(part * p.seconds.value for p in points)
     return Curve(sizes, seconds, seconds[-1] / sizes[-1])
 
 
@@ -370,9 +413,21 @@ def _levels(
     """The levels in these sizes, around units of `devices_inside`, in a cluster of `count` devices."""
     for level, size in zip(kept, sizes, strict=True):
         if size < 1 or (level.max_size is not None and size > level.max_size.value):
-            most = "" if level.max_size is None else f" and at most {level.max_size.value} ({level.max_size.source})"
-            raise ValueError(f"{name!r}: level {level.name!r} has size {size}; it must be at least 1{most}")
-    multiples = [(level.wraps_in_multiples_of, size) for level, size in zip(kept, sizes, strict=True)]
+            most = (
+                ""
+                if level.max_size is None
+                else f" and at most {level.max_size.value} ({level.max_size.source})"
+            )
+            raise ValueError(
+                f"{name!r}: level {level.name!r} has size {size}; it must be at least 1{most}"
+            )
+
+    multiples = [
+        (level.wraps_in_multiples_of, size) for level, size in zip(kept, sizes, strict=True)
+    ]
     whole = all(part is None or size % part.value == 0 for part, size in multiples)
     inside = [prod(sizes[i + 1 :]) * devices_inside for i in range(len(sizes))]
-    return tuple(level.level(size, n, count, whole) for level, size, n in zip(kept, sizes, inside, strict=True))
+    return tuple(
+        level.level(size, n, count, whole)
+        for level, size, n in zip(kept, sizes, inside, strict=True)
+    )

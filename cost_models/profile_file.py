@@ -75,12 +75,18 @@ def _remedy(item: ErrorDetails) -> str:
     if item["type"] == "extra_forbidden":
         close = get_close_matches(field, FIELDS, n=1)
         return f"; did you mean {close[0]!r}?" if close else "; take it out"
+
     if item["type"] == "missing":
         return f"; add it, as in {FIGURE}" if field in Figure.model_fields else f"; add {field!r}"
     if item["type"] in ("model_type", "model_attributes_type", "dict_type"):
         return f"; a number is written {FIGURE}" if isinstance(item["input"], int | float) else ""
+
     if item["type"] in ("float_type", "int_type"):
-        return "; write a number in base units (seconds, bytes, bytes/s, operations/s), without quotes"
+        return (
+            "; write a number in base units (seconds, bytes, bytes/s, operations/s), without quotes"
+        )
+
     if item["type"] in ("greater_than", "greater_than_equal", "finite_number"):
         return "; it is in base units (seconds, bytes, bytes/s, operations/s)"
+
     return ""

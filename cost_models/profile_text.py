@@ -25,14 +25,21 @@ def _data(value: Any) -> Any:
     """Records as mappings, without what is left at its default."""
     if isinstance(value, Figure | Amount | Count):
         return value
+
     if isinstance(value, BaseModel):
         fields = type(value).model_fields
         given: dict[str, Any] = {name: getattr(value, name) for name in fields}
-        return {name: _data(v) for name, v in given.items() if v != fields[name].get_default(call_default_factory=True)}
+        return {
+            name: _data(v)
+            for name, v in given.items()
+            if v != fields[name].get_default(call_default_factory=True)
+        }
+
     if isinstance(value, dict):
         return {key: _data(item) for key, item in cast("dict[str, Any]", value).items()}
     if isinstance(value, list):
         return [_data(item) for item in cast("list[Any]", value)]
+
     return value
 
 
@@ -58,7 +65,11 @@ def _is_table(value: Any) -> bool:
 
 
 def _key(key: str) -> str:
-    return key if key.replace("_", "").replace("-", "").isalnum() and key.isascii() else json.dumps(key)
+    return (
+        key
+        if key.replace("_", "").replace("-", "").isalnum() and key.isascii()
+        else json.dumps(key)
+    )
 
 
 def _value(value: Any) -> str:
@@ -66,7 +77,9 @@ def _value(value: Any) -> str:
         case Figure() | Amount() | Count():
             fields = type(value).model_fields
             parts = {name: part for name in fields if (part := getattr(value, name)) is not None}
-            return "{ " + ", ".join(f"{name} = {_value(part)}" for name, part in parts.items()) + " }"
+            return (
+                "{ " + ", ".join(f"{name} = {_value(part)}" for name, part in parts.items()) + " }"
+            )
         case bool():
             return "true" if value else "false"
         case str():

@@ -83,9 +83,11 @@ def switch_span(level: Level, groups: Ints, stride: int, parent_stride: int) -> 
     around, fanouts = _distinct(touched[0], touched[1] * stride // parent_stride)
     even = members.min() == members.max() and fanouts.min() == fanouts.max()
     crossing = members < size
-    unit, inside = touched[1][crossing], members[crossing]
+    unit = touched[1][crossing]
+    inside = members[crossing]
     if not len(unit):
         return Span(level), bool(even)
+
     outside = size - inside
     span = Span(
         level,
@@ -107,7 +109,9 @@ def full_span(level: Level, groups: Ints, stride: int, parent_stride: int) -> tu
     if together.max() < 2:
         return replace(span, hops=0, sharing=0, crossing_members=0.0, crossing_pairs=0.0), even
     slowest = 1 / (int(together[together > 1].min()) - 1)
-    return replace(span, hops=1, sharing=slowest, crossing_members=1.0, crossing_pairs=1 / groups.shape[1]), even
+    return replace(
+        span, hops=1, sharing=slowest, crossing_members=1.0, crossing_pairs=1 / groups.shape[1]
+    ), even
 
 
 def _parents(groups: Ints, stride: int) -> tuple[Ints, Ints]:
@@ -117,6 +121,7 @@ def _parents(groups: Ints, stride: int) -> tuple[Ints, Ints]:
 
 def _distinct(group: Ints, unit: Ints) -> tuple[tuple[Ints, Ints], Ints]:
     """The distinct pairs of a group and a unit, in order, and how many there are of each."""
-    units = int(unit.max(initial=0)) + 1  # a pair is one number, as sorting pairs takes ten times as long
+    # a pair is one number, as sorting pairs takes ten times as long
+    units = int(unit.max(initial=0)) + 1
     codes, counts = np.unique(group * units + unit, return_counts=True)
     return (codes // units, codes % units), counts

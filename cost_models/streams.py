@@ -85,9 +85,11 @@ class _Race:
     """The state of a simulation: the heads of both streams, and what is left of them."""
 
     def __init__(self, items: Sequence[Item], overlap: Overlap) -> None:
-        self.items, self.overlap = items, overlap
+        self.items = items
+        self.overlap = overlap
         self.queues = tuple(
-            [n for n, item in enumerate(items) if item.stream != other] for other in ("communication", "computation")
+            [n for n, item in enumerate(items) if item.stream != other]
+            for other in ("communication", "computation")
         )
         self.heads = [0, 0]
         self.left = [item.time_s for item in items]
@@ -98,7 +100,8 @@ class _Race:
 
     def run(self) -> Timing:
         while True:
-            computing, communicating = self._ready(0), self._ready(1)
+            computing = self._ready(0)
+            communicating = self._ready(1)
             if computing >= 0 and communicating >= 0:
                 self._run_both(computing, communicating)
             elif computing >= 0:
@@ -107,6 +110,7 @@ class _Race:
                 self._run_alone(1)
             else:
                 break
+
         weights, slowed = self._weights()
         return Timing(tuple(self.starts), tuple(self.ends), weights, self.now, slowed)
 
@@ -121,13 +125,20 @@ class _Race:
         return -1 if item.stream == "both" and self._head(1 - stream) != head else head
 
     def _head(self, stream: int) -> int:
-        queue, head = self.queues[stream], self.heads[stream]
+        queue = self.queues[stream]
+        head = self.heads[stream]
         return queue[head] if head < len(queue) else -1
 
     def _run_alone(self, stream: int) -> None:
         """One item of a stream after the other, while the head of the other stream cannot run."""
-        queue, items, left, starts, ends = self.queues[stream], self.items, self.left, self.starts, self.ends
-        other, now, stretches = self._head(1 - stream), self.now, self.stretches
+        queue = self.queues[stream]
+        items = self.items
+        left = self.left
+        starts = self.starts
+        ends = self.ends
+        other = self._head(1 - stream)
+        now = self.now
+        stretches = self.stretches
         awaited = items[other].after if other >= 0 else -1
         for head in range(self.heads[stream], len(queue)):
             n = queue[head]
@@ -144,26 +155,35 @@ class _Race:
             self.heads[stream] = head + 1
             if n == awaited:
                 break
+
         self.now = now
 
     def _run_both(self, computing: int, communicating: int) -> None:
         """On to the next end of an item, of the two that run; they may be one."""
-        x, y, left = computing, communicating, self.left
+        x = computing
+        y = communicating
+        left = self.left
         for n in (x, y):
             if self.starts[n] < 0:
                 self.starts[n] = self.now
-        a, b = self.overlap.computing_slowdown, self.overlap.communicating_slowdown
+
+        a = self.overlap.computing_slowdown
+        b = self.overlap.communicating_slowdown
         if x == y:
-            time, left[x] = left[x], 0
+            time = left[x]
+            left[x] = 0
         elif left[x] * a <= left[y] * b:
             time = left[x] * a
             left[x], left[y] = 0, max(0, left[y] - time / b)
         else:
             time = left[y] * b
-            left[x], left[y] = max(0, left[x] - time / a), 0
+            left[x] = max(0, left[x] - time / a)
+            left[y] = 0
+
         self.now += time
         if time > 0:
             self.stretches.append((time, x, y))
+
         for stream, n in enumerate((x, y)):
             if left[n] == 0:
                 self.ends[n] = self.now
@@ -176,7 +196,8 @@ class _Race:
         computing (s) makes the makespan longer by as much; more communicating makes it longer by what that slows
         computing: b (1 - 1 / a), with a and b the slowdowns of computing and communicating. And the other way round.
         """
-        a, b = self.overlap.computing_slowdown, self.overlap.communicating_slowdown
+        a = self.overlap.computing_slowdown
+        b = self.overlap.communicating_slowdown
         found: list[float] = [0] * len(self.items)
         slowed: list[float] = [0, 0]
         computes_next = True
@@ -190,4 +211,5 @@ class _Race:
             found[y] += time - computing
             slowed[0] += computing
             slowed[1] += time - computing
+
         return tuple(found), (slowed[0], slowed[1])

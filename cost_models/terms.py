@@ -11,7 +11,9 @@ from cost_models.curves import Curve
 if TYPE_CHECKING:
     from cost_models.spans import Group, Span
 
-CollectiveKind = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute", "broadcast"]
+CollectiveKind = Literal[
+    "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute", "broadcast"
+]
 
 
 @dataclass(frozen=True)
@@ -34,10 +36,14 @@ class Terms:
 
     def __post_init__(self) -> None:
         if self.members < 2:
-            raise ValueError(f"terms of {self.kind} are for {self.members} members; at least 2 communicate")
+            raise ValueError(
+                f"terms of {self.kind} are for {self.members} members; at least 2 communicate"
+            )
         for name, value in (("alpha_s", self.alpha_s), ("beta_s_per_byte", self.beta_s_per_byte)):
             if not (isfinite(value) and value >= 0):
-                raise ValueError(f"terms of {self.kind}: {name} must be finite and >= 0, got {value}")
+                raise ValueError(
+                    f"terms of {self.kind}: {name} must be finite and >= 0, got {value}"
+                )
 
 
 def measured_time_s(kind: CollectiveKind, size_bytes: float, group: Group) -> float | None:

@@ -28,7 +28,9 @@ class Link:
         if not (isfinite(self.latency_s) and self.latency_s >= 0):
             raise ValueError(f"link latency_s must be finite and >= 0, got {self.latency_s}")
         if not (isfinite(self.bandwidth_bytes_per_s) and self.bandwidth_bytes_per_s > 0):
-            raise ValueError(f"link bandwidth_bytes_per_s must be finite and > 0, got {self.bandwidth_bytes_per_s}")
+            raise ValueError(
+                f"link bandwidth_bytes_per_s must be finite and > 0, got {self.bandwidth_bytes_per_s}"
+            )
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,9 @@ class Level:
         if self.size < 1:
             raise ValueError(f"level {self.name!r} has size {self.size}; sizes are >= 1")
         if self.wrap and (self.kind != "torus" or self.size < 3):
-            raise ValueError(f"level {self.name!r} wraps, but only a torus axis of 3 or more devices can")
+            raise ValueError(
+                f"level {self.name!r} wraps, but only a torus axis of 3 or more devices can"
+            )
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,9 @@ class Topology:
         if not names or len(set(names)) != len(names):
             raise ValueError(f"a topology needs levels with distinct names, got {names}")
         kinds = [level.kind for level in self.levels]
-        if kinds != sorted(kinds, key=KINDS.index) or ("full" in kinds and kinds.index("full") != len(kinds) - 1):
+        if kinds != sorted(kinds, key=KINDS.index) or (
+            "full" in kinds and kinds.index("full") != len(kinds) - 1
+        ):
             got = ", ".join(f"{name} ({kind})" for name, kind in zip(names, kinds, strict=True))
             raise ValueError(f"torus levels, or one full level, must be the innermost, got {got}")
 

@@ -26,7 +26,9 @@ def torus_boxes(groups: Ints, sizes: tuple[int, ...]) -> tuple[Ints, bool]:
     for row in groups:
         for start in np.unique(row // torus) * torus:
             local = row[row // torus == start // torus] - start
-            used: list[Ints] = [np.unique(local // stride % n) for stride, n in zip(strides, sizes, strict=True)]
+            used: list[Ints] = [
+                np.unique(local // stride % n) for stride, n in zip(strides, sizes, strict=True)
+            ]
             shape = tuple(len(axis) for axis in used)
             if prod(shape) != len(local):
                 all_grids = False
@@ -36,6 +38,7 @@ def torus_boxes(groups: Ints, sizes: tuple[int, ...]) -> tuple[Ints, bool]:
             for stride, axis in zip(strides, used, strict=True):
                 cells = (cells[:, None] + stride * axis).ravel()
             parts.append(np.stack([np.full_like(cells, len(parts)), cells], axis=1))
+
     return np.concatenate(parts), all_grids and len(shapes) == 1
 
 
@@ -50,7 +53,10 @@ def torus_span(level: Level, stride: int, boxes: Ints, size: int) -> Span:
     count = present.sum(axis=1)
     if size == 1 or count.max() < 2:
         return Span(level)
-    present, line, count = present[count > 1], keys[count > 1] % lines, count[count > 1]
+
+    present = present[count > 1]
+    line = keys[count > 1] % lines
+    count = count[count > 1]
     lanes = 2 if level.wrap and all(_is_even_ring(row) for row in present) else 1
     left = present.cumsum(axis=1)[:, :-1]
     right = count[:, None] - left
@@ -74,7 +80,10 @@ def torus_span(level: Level, stride: int, boxes: Ints, size: int) -> Span:
 def with_routed_pairs(spans: list[Span], groups: Ints, sizes: tuple[int, ...]) -> list[Span]:
     """The spans of all axes, with the pairs of groups that are no grids of one torus counted one by one."""
     loads = (_routed_pairs(groups, sizes, axis) for axis in range(len(sizes)))
-    return [replace(s, crossing_pairs=n / s.lanes) if s.sharing else s for s, n in zip(spans, loads, strict=True)]
+    return [
+        replace(s, crossing_pairs=n / s.lanes) if s.sharing else s
+        for s, n in zip(spans, loads, strict=True)
+    ]
 
 
 def _routed_pairs(groups: Ints, sizes: tuple[int, ...], axis: int) -> float:
@@ -84,8 +93,11 @@ def _routed_pairs(groups: Ints, sizes: tuple[int, ...], axis: int) -> float:
     So the links at one place between two halves of a line carry (sources on one side that have the line's place on
     the axes after) x (targets on the other side that have its place on the axes before), of 1/n each.
     """
-    before, length, after = prod(sizes[:axis]), sizes[axis], prod(sizes[axis + 1 :])
-    torus, busiest = before * length * after, 0
+    before = prod(sizes[:axis])
+    length = sizes[axis]
+    after = prod(sizes[axis + 1 :])
+    torus = before * length * after
+    busiest = 0
     for number in np.unique(groups // torus):
         load = np.zeros((2, length, before, after), dtype=np.int64)
         for row in groups:
@@ -98,10 +110,13 @@ def _routed_pairs(groups: Ints, sizes: tuple[int, ...], axis: int) -> float:
                 beyond = targets.sum(axis=0) - targets.cumsum(axis=0)
                 load[way] += beyond[:, :, None] * sources[:, None, :]
         busiest = max(busiest, int(load.max()))
+
     return busiest / groups.shape[1]
 
 
-def _line_loads(loads: NDArray[np.int64] | NDArray[np.float64], line_of: NDArray[np.intp]) -> NDArray[np.float64]:
+def _line_loads(
+    loads: NDArray[np.int64] | NDArray[np.float64], line_of: NDArray[np.intp]
+) -> NDArray[np.float64]:
     """Sums loads[ring, link] over the rings of the same line."""
     total = np.zeros((int(line_of.max()) + 1, loads.shape[1]))
     np.add.at(total, line_of.ravel(), loads)

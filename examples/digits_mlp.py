@@ -110,7 +110,9 @@ def main() -> None:
         losses.append(float(loss))
         if len(losses) % per_epoch == 0:
             mean = np.mean(losses[-per_epoch:])
-            print(f"epoch {len(losses) // per_epoch:2}  loss {mean:.4f}  accuracy {accuracy(state['params']):.3f}")
+            print(
+                f"epoch {len(losses) // per_epoch:2}  loss {mean:.4f}  accuracy {accuracy(state['params']):.3f}"
+            )
 
 
 if __name__ == "__main__":

@@ -70,7 +70,9 @@ def transformer_block(p: Any, x: jax.Array, key: jax.Array | None) -> jax.Array:
 
 def attention(p: Any, x: jax.Array) -> jax.Array:
     """Causal attention with HEADS heads."""
-    q, k, v = (dense(p[name], x).reshape(*x.shape[:2], HEADS, -1) for name in ("query", "key", "value"))
+    q, k, v = (
+        dense(p[name], x).reshape(*x.shape[:2], HEADS, -1) for name in ("query", "key", "value")
+    )
     scores = jnp.einsum("bqhd,bkhd->bhqk", q, k) * q.shape[-1] ** -0.5
     causal = jnp.tril(jnp.ones((x.shape[1], x.shape[1]), bool))
     weights = jax.nn.softmax(jnp.where(causal, scores, -1e9), axis=-1)
@@ -85,7 +87,10 @@ def dense(p: Any, x: jax.Array) -> jax.Array:
 def layer_norm(p: Any, x: jax.Array) -> jax.Array:
     """Brings x to mean 0 and variance 1 over the last dim, then scales and shifts it."""
     centred = x - x.mean(-1, keepdims=True)
-    return centred * jax.lax.rsqrt((centred**2).mean(-1, keepdims=True) + 1e-5) * p["scale"] + p["shift"]
+    return (
+        centred * jax.lax.rsqrt((centred**2).mean(-1, keepdims=True) + 1e-5) * p["scale"]
+        + p["shift"]
+    )
 
 
 def dropout(key: jax.Array | None, x: jax.Array) -> jax.Array:
@@ -127,7 +132,10 @@ def block_parameters(draw: np.random.Generator) -> Any:
     """One block's parameters."""
     kernels = dict.fromkeys(("query", "key", "value", "out"), (WIDTH, WIDTH))
     kernels |= {"fc1": (WIDTH, 4 * WIDTH), "fc2": (4 * WIDTH, WIDTH)}
-    dense = {name: {"w": normal(draw, m**-0.5, m, n), "b": np.zeros(n, np.float32)} for name, (m, n) in kernels.items()}
+    dense = {
+        name: {"w": normal(draw, m**-0.5, m, n), "b": np.zeros(n, np.float32)}
+        for name, (m, n) in kernels.items()
+    }
     return {**dense, "norm1": norm_parameters(), "norm2": norm_parameters()}
 
 

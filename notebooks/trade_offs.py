@@ -44,8 +44,12 @@ from autopar.solve import SolveOptions
 from cost_models import load_cluster, replace_link
 
 jax.config.update("jax_platforms", "cpu")  # shapes only: nothing is computed anywhere
-plan_step = partial(autopar.plan, donate_argnums=(0,))  # the new training state takes the memory of the old one
-plt.rcParams.update({"figure.figsize": (9, 3.6), "axes.spines.top": False, "axes.spines.right": False})
+plan_step = partial(
+    autopar.plan, donate_argnums=(0,)
+)  # the new training state takes the memory of the old one
+plt.rcParams.update(
+    {"figure.figsize": (9, 3.6), "axes.spines.top": False, "axes.spines.right": False}
+)
 
 # %% [markdown]
 # ## The model
@@ -69,7 +73,13 @@ def initial_state(layers):
 
     def block():
         kernels = {name: dense(WIDTH, WIDTH) for name in ("query", "key", "value", "out")}
-        return {**kernels, "up": dense(WIDTH, 4 * WIDTH), "down": dense(4 * WIDTH, WIDTH), "n1": norm(), "n2": norm()}
+        return {
+            **kernels,
+            "up": dense(WIDTH, 4 * WIDTH),
+            "down": dense(4 * WIDTH, WIDTH),
+            "n1": norm(),
+            "n2": norm(),
+        }
 
     params = {
         "tokens": jnp.zeros((VOCABULARY, WIDTH)),
@@ -84,7 +94,10 @@ def initial_state(layers):
 
 def layer_norm(p, x):
     centred = x - x.mean(-1, keepdims=True)
-    return centred * jax.lax.rsqrt((centred**2).mean(-1, keepdims=True) + 1e-5) * p["scale"] + p["shift"]
+    return (
+        centred * jax.lax.rsqrt((centred**2).mean(-1, keepdims=True) + 1e-5) * p["scale"]
+        + p["shift"]
+    )
 
 
 def linear(p, x):
@@ -93,7 +106,10 @@ def linear(p, x):
 
 def transformer_block(p, x):
     normed = layer_norm(p["n1"], x)
-    q, k, v = (linear(p[name], normed).reshape(*x.shape[:2], HEADS, -1) for name in ("query", "key", "value"))
+    q, k, v = (
+        linear(p[name], normed).reshape(*x.shape[:2], HEADS, -1)
+        for name in ("query", "key", "value")
+    )
     scores = jnp.einsum("bqhd,bkhd->bhqk", q, k) * q.shape[-1] ** -0.5
     causal = jnp.tril(jnp.ones(scores.shape[-2:], bool))
     weights = jax.nn.softmax(jnp.where(causal, scores, -1e9), axis=-1)
@@ -115,7 +131,9 @@ def train_step(state, tokens, targets):
     m = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, state["m"], grads)
     v = jax.tree.map(lambda v, g: 0.95 * v + 0.05 * g * g, state["v"], grads)
     rate = 2e-4 * jnp.sqrt(1 - 0.95**count) / (1 - 0.9**count)
-    params = jax.tree.map(lambda p, m, v: p - rate * m / (jnp.sqrt(v) + 1e-8), state["params"], m, v)
+    params = jax.tree.map(
+        lambda p, m, v: p - rate * m / (jnp.sqrt(v) + 1e-8), state["params"], m, v
+    )
     return {"params": params, "m": m, "v": v, "count": count}, loss
 
 
@@ -125,7 +143,9 @@ def arguments(batch, layers=LAYERS):
 
 
 count = sum(leaf.size for leaf in jax.tree.leaves(arguments(8)[0]["params"]))
-print(f"{count / 1e6:.0f} million parameters, {12 * count / 1e9:.1f} GB with Adam's moments in float32")
+print(
+    f"{count / 1e6:.0f} million parameters, {12 * count / 1e9:.1f} GB with Adam's moments in float32"
+)
 
 
 # %% [markdown]
@@ -154,7 +174,9 @@ for cluster, meshes in MESHES.items():
         plan = plan_step(train_step, *arguments(batch), cluster=cluster, mesh=mesh)
         plans[cluster, show_mesh(plan)] = plan
 
-print(f"{'cluster':12} {'mesh':>6} {'step':>9} {'computing':>10} {'moving':>9} {'peak':>8}  {'gap':>5}")
+print(
+    f"{'cluster':12} {'mesh':>6} {'step':>9} {'computing':>10} {'moving':>9} {'peak':>8}  {'gap':>5}"
+)
 for (cluster, mesh), plan in plans.items():
     times = (1e3 * t for t in (plan.step_time_s, plan.compute_time_s, plan.communication_time_s))
     step, compute, moving = (f"{t:.2f} ms" for t in times)
@@ -171,7 +193,12 @@ for (cluster, mesh), plan in plans.items():
 # changes how a tensor is laid out, gathering a split parameter before it is used among them.
 
 # %%
-ROLES = {"forward": "tab:blue", "backward": "tab:orange", "mirror": "tab:green", "redistribution": "tab:red"}
+ROLES = {
+    "forward": "tab:blue",
+    "backward": "tab:orange",
+    "mirror": "tab:green",
+    "redistribution": "tab:red",
+}
 
 
 def time_of_roles(plan):
@@ -221,7 +248,10 @@ print(server.explain("state['params']['head']"))
 # %%
 for mesh in ("8", "2 x 4"):
     counted = Counter((row.kind, "*".join(row.axes)) for row in plans["8xh100", mesh].collectives)
-    print(f"{mesh:6}", ", ".join(f"{n} {kind} over {axes}" for (kind, axes), n in counted.most_common()))
+    print(
+        f"{mesh:6}",
+        ", ".join(f"{n} {kind} over {axes}" for (kind, axes), n in counted.most_common()),
+    )
 
 # %% [markdown]
 # ## The link between servers
@@ -242,19 +272,30 @@ swept = [
     )
     for bandwidth in BANDWIDTHS
 ]
-print(f"{'GB/s':>5} {'step':>10} {'computing':>10} {'moving':>9} {'peak':>9} {'gap':>6}   across servers")
+print(
+    f"{'GB/s':>5} {'step':>10} {'computing':>10} {'moving':>9} {'peak':>9} {'gap':>6}   across servers"
+)
 for bandwidth, plan in zip(BANDWIDTHS, swept, strict=True):
     across = [row for row in plan.collectives if "server" in row.axes]
     size = sum(row.size_bytes for row in across) / 1e6
-    step, compute, moving = (1e3 * t for t in (plan.step_time_s, plan.compute_time_s, plan.communication_time_s))
+    step, compute, moving = (
+        1e3 * t for t in (plan.step_time_s, plan.compute_time_s, plan.communication_time_s)
+    )
     print(
         f"{bandwidth / 1e9:5.1f} {step:7.2f} ms {compute:7.2f} ms {moving:6.2f} ms"
         f" {plan.peak_memory_bytes / 1e9:6.2f} GB {plan.gap:6.1%}   {len(across)} collectives, {size:.0f} MB"
     )
 
 figure, (left, right) = plt.subplots(1, 2)
-left.loglog([b / 1e9 for b in BANDWIDTHS], [1e3 * plan.step_time_s for plan in swept], "o-", label="step")
-left.loglog([b / 1e9 for b in BANDWIDTHS], [1e3 * plan.compute_time_s for plan in swept], "--", label="computing")
+left.loglog(
+    [b / 1e9 for b in BANDWIDTHS], [1e3 * plan.step_time_s for plan in swept], "o-", label="step"
+)
+left.loglog(
+    [b / 1e9 for b in BANDWIDTHS],
+    [1e3 * plan.compute_time_s for plan in swept],
+    "--",
+    label="computing",
+)
 left.axvline(50, color="0.8")
 left.set_xlabel("GB/s from each GPU to other servers")
 left.set_ylabel("ms a step")
@@ -282,7 +323,14 @@ plt.show()
 
 # %%
 quick = SearchOptions(solve=SolveOptions(cp_sat_work=0.3, max_sweeps=10, anneal_passes=10))
-plan_one = partial(plan_step, train_step, *arguments(8, layers=1), cluster="8xh100", mesh={"device": 8}, options=quick)
+plan_one = partial(
+    plan_step,
+    train_step,
+    *arguments(8, layers=1),
+    cluster="8xh100",
+    mesh={"device": 8},
+    options=quick,
+)
 data_parallel = plan_one(mode="data_parallel")
 free = plan_one()
 points = {"data parallel": data_parallel, "no limit": free}
@@ -315,10 +363,15 @@ axes.plot(
     [1e3 * plan.step_time_s for plan in list(points.values())[1:]],
     "o-",
 )
-axes.plot(data_parallel.peak_memory_bytes / 1e9, 1e3 * data_parallel.step_time_s, "s", color="tab:red")
+axes.plot(
+    data_parallel.peak_memory_bytes / 1e9, 1e3 * data_parallel.step_time_s, "s", color="tab:red"
+)
 for name, plan in points.items():
     axes.annotate(
-        name, (plan.peak_memory_bytes / 1e9, 1e3 * plan.step_time_s), textcoords="offset points", xytext=(8, 4)
+        name,
+        (plan.peak_memory_bytes / 1e9, 1e3 * plan.step_time_s),
+        textcoords="offset points",
+        xytext=(8, 4),
     )
 axes.margins(x=0.15)
 axes.set_xlabel("GB at the peak, one device")

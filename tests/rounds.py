@@ -74,7 +74,9 @@ class Held:
     after: bool = False
 
 
-def made_by(tree: RegionTree, position: int, kind: str, region: int | None, reads: Collection[Event]) -> Held:
+def made_by(
+    tree: RegionTree, position: int, kind: str, region: int | None, reads: Collection[Event]
+) -> Held:
     """The result of an operator of `kind` that stands in `region`."""
     if kind == "carry_in":
         return Held(position, tree.parent(region), (), loop=region, stays=True)
@@ -104,6 +106,8 @@ def _ends(run: Sequence[Event], value: Held) -> tuple[int, int]:
     """From where to where in `run`, the events of one instance."""
     made = [n for n, event in enumerate(run) if event.position == value.position]
     inside = [n for n, event in enumerate(run) if value.loop in {loop for loop, _ in event.rounds}]
-    begin = {"made": made[0], "first round": (inside or made)[0], "last round": made[-1]}[value.begins] + value.after
+    begin = {"made": made[0], "first round": (inside or made)[0], "last round": made[-1]}[
+        value.begins
+    ] + value.after
     reads = inside if value.stays else [n for n, event in enumerate(run) if event in value.reads]
     return begin, max([begin, *reads, *(made if value.begins == "first round" else ())])

@@ -69,7 +69,9 @@ def bert(dtype: str = "float32", optimiser: str = "adam", **sizes: Any) -> tuple
     return training_step(bert_model(dtype, **sizes), optimiser)
 
 
-def loss_and_grads(name: str, dtype: str = "float32", **sizes: Any) -> tuple[Callable[..., Any], Args]:
+def loss_and_grads(
+    name: str, dtype: str = "float32", **sizes: Any
+) -> tuple[Callable[..., Any], Args]:
     """The model `name` of MODELS as fn(state, *batch) -> (loss, gradients), with example arguments."""
     model = MODELS[name](dtype, **sizes)
 
@@ -98,7 +100,9 @@ def training_step(model: Model, optimiser: str) -> tuple[Step, Args]:
 # Models ---------------------------------------------------------------------------------------------------------------
 
 
-def mlp_model(dtype: str = "float32", *, widths: tuple[int, ...] = (64, 128, 128, 16), batch: int = 32) -> Model:
+def mlp_model(
+    dtype: str = "float32", *, widths: tuple[int, ...] = (64, 128, 128, 16), batch: int = 32
+) -> Model:
     """Dense layers `widths`; the last width is the number of classes. Images [batch, widths[0]], labels [batch]."""
     draw = np.random.default_rng(0)
     params = [dense_init(draw, m, n, dtype) for m, n in pairwise(widths)]
@@ -144,7 +148,9 @@ def gpt_model(
         params["head"] = normal(draw, (width, vocab), width**-0.5, dtype)
     text = draw.integers(vocab, size=(batch, sequence + 1)).astype(np.int32)
 
-    def loss(params: Tree, key: jax.Array | None, tokens: jax.Array, targets: jax.Array) -> jax.Array:
+    def loss(
+        params: Tree, key: jax.Array | None, tokens: jax.Array, targets: jax.Array
+    ) -> jax.Array:
         run = jax.checkpoint(gpt_block, static_argnums=(3, 4)) if remat else gpt_block
         x = params["tokens"][tokens] + params["positions"]
         for n, block in enumerate(params["blocks"]):
@@ -167,7 +173,9 @@ def gpt_block(p: Tree, x: jax.Array, key: jax.Array | None, heads: int, rate: fl
 
 def block_init(draw: np.random.Generator, width: int, dtype: str) -> Tree:
     return {
-        **{name: dense_init(draw, width, width, dtype) for name in ("query", "key", "value", "out")},
+        **{
+            name: dense_init(draw, width, width, dtype) for name in ("query", "key", "value", "out")
+        },
         "fc1": dense_init(draw, width, 4 * width, dtype),
         "fc2": dense_init(draw, 4 * width, width, dtype),
         "norm1": norm_init(width, dtype),
@@ -194,15 +202,23 @@ def bert_model(
     hidden, target = (draw.normal(size=(batch, sequence, width)).astype(dtype) for _ in range(2))
     mask = np.arange(sequence) < draw.integers(sequence // 2, sequence + 1, size=(batch, 1))
 
-    def loss(params: Tree, key: jax.Array | None, x: jax.Array, mask: jax.Array, target: jax.Array) -> jax.Array:
+    def loss(
+        params: Tree, key: jax.Array | None, x: jax.Array, mask: jax.Array, target: jax.Array
+    ) -> jax.Array:
         for n, layer in enumerate(params):
-            x = bert_layer(layer, x, mask, None if key is None else jax.random.fold_in(key, n), heads, dropout)
+            x = bert_layer(
+                layer, x, mask, None if key is None else jax.random.fold_in(key, n), heads, dropout
+            )
         return jnp.mean((x - target) ** 2)
 
-    return Model(loss, params, (hidden, mask.astype(np.int32), target), new_key() if dropout else None)
+    return Model(
+        loss, params, (hidden, mask.astype(np.int32), target), new_key() if dropout else None
+    )
 
 
-def bert_layer(p: Tree, x: jax.Array, mask: jax.Array, key: jax.Array | None, heads: int, rate: float) -> jax.Array:
+def bert_layer(
+    p: Tree, x: jax.Array, mask: jax.Array, key: jax.Array | None, heads: int, rate: float
+) -> jax.Array:
     keys = [None] * 3 if key is None else jax.random.split(key, 3)
     qkv = dense(p["qkv"], x).reshape(*x.shape, 3)
     q, k, v = (split_heads(part, heads) for part in jnp.split(qkv, 3, axis=-1))
@@ -257,7 +273,9 @@ def conv_init(draw: np.random.Generator, m: int, n: int, dtype: str) -> Tree:
 # Layers ---------------------------------------------------------------------------------------------------------------
 
 
-def normal(draw: np.random.Generator, shape: tuple[int, ...], scale: float, dtype: str) -> np.ndarray:
+def normal(
+    draw: np.random.Generator, shape: tuple[int, ...], scale: float, dtype: str
+) -> np.ndarray:
     return (scale * draw.normal(size=shape)).astype(dtype)
 
 
@@ -294,7 +312,9 @@ def split_heads(x: jax.Array, heads: int) -> jax.Array:
     return x.reshape(x.shape[0], x.shape[1], heads, -1)
 
 
-def attention(q: Any, k: Any, v: Any, mask: jax.Array, key: jax.Array | None, rate: float) -> jax.Array:
+def attention(
+    q: Any, k: Any, v: Any, mask: jax.Array, key: jax.Array | None, rate: float
+) -> jax.Array:
     """q, k, v [batch, sequence, heads, head width]; `mask` broadcasts to [batch, heads, query, key]."""
     scores = jnp.einsum("bqhd,bkhd->bhqk", q, k) * q.shape[-1] ** -0.5
     weights = jax.nn.softmax(jnp.where(mask, scores, jnp.finfo(scores.dtype).min), axis=-1)
@@ -346,7 +366,9 @@ def momentum_init(params: Tree) -> Tree:
     return {"velocity": jax.tree.map(np.zeros_like, params)}
 
 
-def momentum(params: Tree, grads: Tree, opt: Tree, lr: float = 0.1, decay: float = 0.9) -> tuple[Tree, Tree]:
+def momentum(
+    params: Tree, grads: Tree, opt: Tree, lr: float = 0.1, decay: float = 0.9
+) -> tuple[Tree, Tree]:
     velocity = jax.tree.map(lambda v, g: decay * v + g, opt["velocity"], grads)
     return jax.tree.map(lambda p, v: p - lr * v, params, velocity), {"velocity": velocity}
 
@@ -381,4 +403,8 @@ MODELS: dict[str, Callable[..., Model]] = {
     "cnn": cnn_model,
     "bert": bert_model,
 }
-OPTIMISERS = {"sgd": (sgd_init, sgd), "momentum": (momentum_init, momentum), "adam": (adam_init, adam)}
+OPTIMISERS = {
+    "sgd": (sgd_init, sgd),
+    "momentum": (momentum_init, momentum),
+    "adam": (adam_init, adam),
+}

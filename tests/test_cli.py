@@ -16,7 +16,15 @@ from typer.testing import CliRunner
 from autopar import SearchOptions, cli, demo
 from autopar.api import compiled
 from autopar.api.plan import Plan
-from autopar.cli import BadArgument, app, check_writable, load_task, parse_mesh, parse_size, parse_target
+from autopar.cli import (
+    BadArgument,
+    app,
+    check_writable,
+    load_task,
+    parse_mesh,
+    parse_size,
+    parse_target,
+)
 from autopar.errors import NoFeasiblePlan, UnsupportedPrimitiveWarning
 from autopar.report.render import text
 
@@ -100,7 +108,8 @@ def test_sizes(given_text: str, expected: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", ["", "GiB", "16 G", "16 gigabytes", "-1GiB", "0", "0.3B", "1e999", "nan", "inf", "1,000"]
+    "wrong",
+    ["", "GiB", "16 G", "16 gigabytes", "-1GiB", "0", "0.3B", "1e999", "nan", "inf", "1,000"],
 )
 def test_wrong_sizes_are_quoted(wrong: str) -> None:
     with pytest.raises(BadArgument, match=re.escape(repr(wrong))) as error:
@@ -118,14 +127,21 @@ def test_meshes_keep_their_order() -> None:
     assert list(parse_mesh("model=4, data=2").items()) == [("model", 4), ("data", 2)]
 
 
-@given(st.dictionaries(st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,5}", fullmatch=True), st.integers(1, 10**6), min_size=1))
+@given(
+    st.dictionaries(
+        st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,5}", fullmatch=True),
+        st.integers(1, 10**6),
+        min_size=1,
+    )
+)
 def test_meshes_read_back(axes: dict[str, int]) -> None:
     parsed = parse_mesh(",".join(f"{name}={size}" for name, size in axes.items()))
     assert list(parsed.items()) == list(axes.items())
 
 
 @pytest.mark.parametrize(
-    "wrong", ["", "8", "data", "data=", "=2", "data=0", "data=-1", "data=2;model=4", "data=2,", "2x=4"]
+    "wrong",
+    ["", "8", "data", "data=", "=2", "data=0", "data=-1", "data=2;model=4", "data=2,", "2x=4"],
 )
 def test_wrong_meshes_are_quoted(wrong: str) -> None:
     with pytest.raises(BadArgument, match=re.escape(repr(wrong))) as error:
@@ -170,7 +186,9 @@ def test_a_task_with_and_without_options(file: Path) -> None:
 def test_a_file_may_import_its_neighbour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", list(sys.path))
     (tmp_path / "autopar_test_neighbour.py").write_text("def f(): pass\n")
-    (tmp_path / "main.py").write_text("from autopar_test_neighbour import f\ndef task(): return f, []\n")
+    (tmp_path / "main.py").write_text(
+        "from autopar_test_neighbour import f\ndef task(): return f, []\n"
+    )
     assert load_task(tmp_path / "main.py", "task").args == ()
 
 
@@ -181,15 +199,24 @@ def test_a_file_may_import_its_neighbour(tmp_path: Path, monkeypatch: pytest.Mon
         ("\n1 / 0", "the file raised ZeroDivisionError: division by zero ({path}:2)"),
         ("raise SystemExit(3)", "the file raised SystemExit: 3 ({path}:1)"),
         ("import autopar_no_such_module", "No module named 'autopar_no_such_module' ({path}:1)"),
-        ("def task():\n  def g():\n    raise KeyError('w')\n  g()", "task() raised KeyError: 'w' ({path}:3)"),
+        (
+            "def task():\n  def g():\n    raise KeyError('w')\n  g()",
+            "task() raised KeyError: 'w' ({path}:3)",
+        ),
         ("def task():\n  import json\n  json.loads('{')", "({path}:3)"),
-        ("def task(x): pass", "task() raised TypeError: task() missing 1 required positional argument: 'x'"),
+        (
+            "def task(x): pass",
+            "task() raised TypeError: task() missing 1 required positional argument: 'x'",
+        ),
         ("", "has no function 'task'"),
         ("task = 3", "has no function 'task'"),
         ("def task(): return 3", "it returned int"),
         ("def task(): return print", "it returned builtin_function_or_method"),
         ("def task(): return print, 3", "it returned (builtin_function_or_method, int)"),
-        ("def task(): return print, (), []", "it returned (builtin_function_or_method, tuple, list)"),
+        (
+            "def task(): return print, (), []",
+            "it returned (builtin_function_or_method, tuple, list)",
+        ),
         ("def task(): return print, (), {}, 1", "must return (fn, example_args)"),
     ],
 )
@@ -224,10 +251,21 @@ def fail(error: Exception) -> Callable[[], object]:
     return act
 
 
-def test_options_reach_the_planner(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_reach_the_planner(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     calls = recorded(monkeypatch, fail(NoFeasiblePlan("nothing fits")))
     line = refused(
-        *("report", f"{file}:task", "--cluster", "8xh100", "--mesh", "data=2,model=4", "--memory-limit", "16GiB"),
+        *(
+            "report",
+            f"{file}:task",
+            "--cluster",
+            "8xh100",
+            "--mesh",
+            "data=2,model=4",
+            "--memory-limit",
+            "16GiB",
+        ),
         *("--mode", "data_parallel", "--dump", tmp_path / "stages"),
     )
     assert line == "NoFeasiblePlan: nothing fits"
@@ -285,7 +323,9 @@ def test_nothing_is_planned_if_an_output_cannot_be_written(
 ) -> None:
     calls = recorded(monkeypatch, fail(AssertionError()))
     for option in ("--json", "--html", "--save", "--timeline"):
-        assert "there is no directory" in refused("report", f"{file}:task", option, tmp_path / "gone" / "x")
+        assert "there is no directory" in refused(
+            "report", f"{file}:task", option, tmp_path / "gone" / "x"
+        )
     assert calls == []
 
 
@@ -293,19 +333,34 @@ def test_nothing_is_planned_if_an_output_cannot_be_written(
 
 
 def test_a_front_is_searched_printed_and_saved(file: Path, tmp_path: Path) -> None:
-    result = run("front", f"{file}:task", "--cluster", "2xh100", "--mesh", "all=2", "--points", 3, "--save", tmp_path)
+    result = run(
+        "front",
+        f"{file}:task",
+        "--cluster",
+        "2xh100",
+        "--mesh",
+        "all=2",
+        "--points",
+        3,
+        "--save",
+        tmp_path,
+    )
     assert result.exit_code == 0, result.stderr
     assert "Time and memory of step" in result.stdout
     saved = sorted(tmp_path.glob("plan_*.json"))
     assert len(saved) == result.stdout.count("all=2 (2 devices)") >= 1
     assert [Plan.load(path).summary.function for path in saved] == ["step"] * len(saved)
-    assert "there is no such directory" in refused("front", f"{file}:task", "--save", tmp_path / "gone")
+    assert "there is no such directory" in refused(
+        "front", f"{file}:task", "--save", tmp_path / "gone"
+    )
     assert "points is 1" in refused("front", f"{file}:task", "--points", 1)
     assert "neither FILE.py" in refused("front", tmp_path / "plan.json")
 
 
 def test_a_function_is_planned_reported_and_saved(file: Path, tmp_path: Path) -> None:
-    plan, page, data, stages = (tmp_path / name for name in ("plan.json", "page.html", "data.json", "stages"))
+    plan, page, data, stages = (
+        tmp_path / name for name in ("plan.json", "page.html", "data.json", "stages")
+    )
     trace = tmp_path / "trace.json"
     result = run(
         *("report", f"{file}:task", "--cluster", "8xh100", "--mesh", "data=2,model=4"),
@@ -321,7 +376,9 @@ def test_a_function_is_planned_reported_and_saved(file: Path, tmp_path: Path) ->
     assert json.loads(data.read_text())["step_time_s"] == loaded.step_time_s
     assert "Plan of step" in page.read_text()
     assert any(stages.iterdir())
-    assert any("model.py:5" in event["name"] for event in json.loads(trace.read_text())["traceEvents"])
+    assert any(
+        "model.py:5" in event["name"] for event in json.loads(trace.read_text())["traceEvents"]
+    )
     again = run("report", plan, "--json", tmp_path / "again.json")
     assert again.stdout == result.stdout
     assert (tmp_path / "again.json").read_text() == data.read_text()
@@ -332,7 +389,10 @@ def test_prices_are_told_when_asked(file: Path, tmp_path: Path) -> None:
     assert "carried" in told
     assert "output['w'] -> w" in told
     assert "What the constraints cost" not in told
-    assert "carry output['w'] -> w" in run("report", f"{file}:train_task", "--cluster", "8xh100", "--prices").stdout
+    assert (
+        "carry output['w'] -> w"
+        in run("report", f"{file}:train_task", "--cluster", "8xh100", "--prices").stdout
+    )
     assert "is planned already" in refused("report", tmp_path / "plan.json", "--prices")
 
 
@@ -342,7 +402,9 @@ def test_what_following_costs_is_told(file: Path) -> None:
 
 
 def test_a_memory_limit_that_nothing_fits_in(file: Path) -> None:
-    line = refused("report", f"{file}:task", "--cluster", "8xh100", "--mesh", "all=8", "--memory-limit", "1KiB")
+    line = refused(
+        "report", f"{file}:task", "--cluster", "8xh100", "--mesh", "all=8", "--memory-limit", "1KiB"
+    )
     assert line.startswith("NoFeasiblePlan: ")
     assert "1,024 bytes" in line
 
@@ -364,8 +426,12 @@ def test_wrong_options(file: Path, options: tuple[str, ...], expected: str) -> N
 
 def test_a_function_that_cannot_be_traced(tmp_path: Path) -> None:
     path = tmp_path / "branching.py"
-    path.write_text("import jax\ndef f(x):\n  return 1 if x > 0 else 2\ndef task(): return f, (jax.numpy.ones(()),)\n")
-    assert "TraceError: JAX cannot trace f" in refused("report", f"{path}:task", "--cluster", "8xh100")
+    path.write_text(
+        "import jax\ndef f(x):\n  return 1 if x > 0 else 2\ndef task(): return f, (jax.numpy.ones(()),)\n"
+    )
+    assert "TraceError: JAX cannot trace f" in refused(
+        "report", f"{path}:task", "--cluster", "8xh100"
+    )
 
 
 def test_wrong_plans(tmp_path: Path) -> None:
@@ -373,8 +439,12 @@ def test_wrong_plans(tmp_path: Path) -> None:
     (tmp_path / "other.json").write_text("{}")
     assert "no plan file" in refused("report", tmp_path / "other.json")
     assert "is planned already" in refused("report", tmp_path / "other.json", "--cluster", "8xh100")
-    assert "is planned already" in refused("report", tmp_path / "other.json", "--save", tmp_path / "copy.json")
-    assert "is planned already" in refused("report", tmp_path / "other.json", "--timeline", tmp_path / "copy.json")
+    assert "is planned already" in refused(
+        "report", tmp_path / "other.json", "--save", tmp_path / "copy.json"
+    )
+    assert "is planned already" in refused(
+        "report", tmp_path / "other.json", "--timeline", tmp_path / "copy.json"
+    )
 
 
 def test_clusters_are_listed() -> None:
@@ -389,7 +459,13 @@ def test_clusters_are_listed() -> None:
 def test_the_numbers_of_a_cluster_are_listed_with_how_they_were_obtained(tmp_path: Path) -> None:
     result = run("clusters", "dgx-h100-2x32x8")
     assert result.exit_code == 0
-    for part in ("device.memory_bytes", "levels.pod.latency_s", "levels.server.bandwidth", "data sheet", "published"):
+    for part in (
+        "device.memory_bytes",
+        "levels.pod.latency_s",
+        "levels.server.bandwidth",
+        "data sheet",
+        "published",
+    ):
         assert part in result.stdout
     assert "did you mean '8x8xh100'" in refused("clusters", "8x8xh10")
     (tmp_path / "mine.toml").write_text('name = "mine"\ndevise = "h100-sxm"\nlevels = []')
@@ -405,7 +481,11 @@ def test_the_demo_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_python_m_autopar() -> None:
     result = subprocess.run(
-        [sys.executable, "-m", "autopar", "--help"], cwd=ROOT, capture_output=True, text=True, check=True
+        [sys.executable, "-m", "autopar", "--help"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert result.stdout.startswith("Usage: autopar ")
     assert all(command in result.stdout for command in ("report", "demo", "clusters"))
@@ -422,7 +502,9 @@ def test_a_time_limit_goes_to_the_solver(file: Path, monkeypatch: pytest.MonkeyP
 
 def test_a_line_shows_how_far_the_search_is(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shown = io.StringIO()
-    monkeypatch.setattr(cli, "Console", lambda **_: Console(file=shown, force_terminal=True, width=200))
+    monkeypatch.setattr(
+        cli, "Console", lambda **_: Console(file=shown, force_terminal=True, width=200)
+    )
     assert run("report", f"{file}:task", "--cluster", "8xh100", "--mesh", "all=8").exit_code == 0
     assert f"planning {file}:task: " in shown.getvalue()
     assert re.search(r"mesh \S+: best \S+ s, at least \S+ s", shown.getvalue())

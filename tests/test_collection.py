@@ -16,7 +16,9 @@ IMPORTED_AS = {"dm-haiku": "haiku"}
 
 def libraries() -> list[str]:
     """The modules of the extra `models`."""
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
     names: list[str] = [line.split(">")[0] for line in extras["models"]]
     return [IMPORTED_AS.get(name, name) for name in names]
 
@@ -24,7 +26,9 @@ def libraries() -> list[str]:
 def test_the_tests_of_models_are_collected_without_their_libraries() -> None:
     modules = [f"tests.models.{path.stem}" for path in MODELS]
     source = f"import sys; from {__name__} import collect; sys.exit(collect({modules!r}))"
-    found = subprocess.run([sys.executable, "-c", source], cwd=ROOT, capture_output=True, text=True, check=False)
+    found = subprocess.run(
+        [sys.executable, "-c", source], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     assert MODELS, "no tests of models: has the folder moved?"
     assert found.returncode == 0, found.stderr
 

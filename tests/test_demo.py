@@ -36,7 +36,9 @@ def test_the_digits() -> None:
     assert len(outcome.planned.losses) == len(outcome.plain.losses) == 45
     assert len(outcome.data_parallel.losses) == 30
     np.testing.assert_allclose(outcome.planned.losses[:10], outcome.plain.losses[:10], atol=1e-5)
-    np.testing.assert_allclose(outcome.data_parallel.losses[:10], outcome.plain.losses[:10], atol=1e-5)
+    np.testing.assert_allclose(
+        outcome.data_parallel.losses[:10], outcome.plain.losses[:10], atol=1e-5
+    )
     assert demo.largest_difference(outcome.planned, outcome.plain) < 2e-3
     assert outcome.planned.losses[-1] < 0.7 * outcome.planned.losses[0]
     assert outcome.emitted.exact, str(outcome.emitted)
@@ -44,7 +46,14 @@ def test_the_digits() -> None:
     assert min(t.step_time_s for t in (outcome.planned, outcome.plain, outcome.data_parallel)) > 0
     demo.show(out, SHORT_DIGITS, outcome)
     text = printed(out)
-    for expected in ("Plan of step", "state['params']", "45/45", "Largest difference", "ReLU", "are the same in kind"):
+    for expected in (
+        "Plan of step",
+        "state['params']",
+        "45/45",
+        "Largest difference",
+        "ReLU",
+        "are the same in kind",
+    ):
         assert expected in text
     for collective in outcome.report.collectives:
         assert collective.kind in text
@@ -64,7 +73,9 @@ def test_the_gpt() -> None:
 def test_a_run_says_what_it_ran_on(monkeypatch: pytest.MonkeyPatch) -> None:
     out = console()
     monkeypatch.setattr(demo, "measure", lambda *args: "outcome")
-    monkeypatch.setattr(demo, "show", lambda to, example, outcome: to.print(f"{outcome} of {example.file}"))
+    monkeypatch.setattr(
+        demo, "show", lambda to, example, outcome: to.print(f"{outcome} of {example.file}")
+    )
     demo.run(out)
     text = printed(out)
     assert "8 virtual CPU devices" in text
@@ -73,7 +84,10 @@ def test_a_run_says_what_it_ran_on(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_difference_is_shown() -> None:
     """The largest one, of either sign, and a plan that is not what was found."""
-    assert demo.largest_difference(Training((1.0, 2.0, 3.0), 1.0), Training((1.0, 2.5, 2.75), 1.0)) == 0.5
+    assert (
+        demo.largest_difference(Training((1.0, 2.0, 3.0), 1.0), Training((1.0, 2.5, 2.75), 1.0))
+        == 0.5
+    )
     assert demo.largest_difference(Training((1.0, 2.0), 1.0), Training((1.0, 2.0, 9.0), 1.0)) == 0
 
 
@@ -90,13 +104,17 @@ def test_devices_that_are_there_will_do() -> None:
 
 def test_too_late_for_more_devices() -> None:
     jax.devices()
-    with pytest.raises(AutoparError, match="16 virtual CPU devices are needed, but JAX runs on 8 cpu devices"):
+    with pytest.raises(
+        AutoparError, match="16 virtual CPU devices are needed, but JAX runs on 8 cpu devices"
+    ):
         use_virtual_devices(16)
 
 
 def test_training_runs_every_batch_in_order_and_times_blocks() -> None:
     blocks: list[int] = []
-    done = train(lambda state, x: (state + x, state * x), 0, [(x,) for x in range(1, 8)], 3, blocks.append)
+    done = train(
+        lambda state, x: (state + x, state * x), 0, [(x,) for x in range(1, 8)], 3, blocks.append
+    )
     assert done.losses == (0.0, 2.0, 9.0, 24.0, 50.0, 90.0, 147.0)
     assert blocks == [3, 3, 1]
     assert done.step_time_s > 0

@@ -36,7 +36,11 @@ def test_a_name_is_that_of_its_module(name: str) -> None:
         for alias in node.names
     ]
     (home,) = [module for module, named in imported if named == name]
-    found = import_module(f"{home}.{name}") if name == "operators" else getattr(import_module(home), name)
+    found = (
+        import_module(f"{home}.{name}")
+        if name == "operators"
+        else getattr(import_module(home), name)
+    )
     assert getattr(autopar, name) is found
     assert name in dir(autopar)
 

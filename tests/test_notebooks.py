@@ -50,5 +50,10 @@ def test_trade_offs_runs_and_shows_what_it_tells() -> None:
     assert all(f"{cluster} " in printed for cluster in ("8xh100", "8x8xh100", "tpu-v5e-4x4"))
     assert "state['params']['head'], an input of train_step" in printed
     assert "the smallest peak found is" in printed
-    drawn = [output for cell in notebook.cells for output in cell.get("outputs", ()) if "image/png" in str(output)]
+    drawn = [
+        output
+        for cell in notebook.cells
+        for output in cell.get("outputs", ())
+        if "image/png" in str(output)
+    ]
     assert len(drawn) == 3

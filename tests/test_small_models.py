@@ -9,7 +9,13 @@ import pytest
 from tests import small_models as models
 
 SMALL = {"gpt": {"layers": 1}, "tied": {"layers": 1}, "bert": {"layers": 1, "width": 32}}
-STEPS = {"mlp": models.mlp, "gpt": models.gpt, "tied": models.tied, "cnn": models.cnn, "bert": models.bert}
+STEPS = {
+    "mlp": models.mlp,
+    "gpt": models.gpt,
+    "tied": models.tied,
+    "cnn": models.cnn,
+    "bert": models.bert,
+}
 
 
 def types(tree: object) -> object:
@@ -17,7 +23,9 @@ def types(tree: object) -> object:
 
 
 def close(one: object, other: object, tolerance: float) -> None:
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance), one, other)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance), one, other
+    )
 
 
 @pytest.mark.parametrize(
@@ -27,7 +35,10 @@ def close(one: object, other: object, tolerance: float) -> None:
         ("mlp", "momentum"),
         ("mlp", "adam"),
         ("cnn", "momentum"),
-        *(pytest.param(*pair, marks=pytest.mark.slow) for pair in (("gpt", "adam"), ("tied", "sgd"), ("bert", "adam"))),
+        *(
+            pytest.param(*pair, marks=pytest.mark.slow)
+            for pair in (("gpt", "adam"), ("tied", "sgd"), ("bert", "adam"))
+        ),
     ],
 )
 def test_a_step_keeps_the_types_of_the_state_and_lowers_the_loss(name: str, optimiser: str) -> None:
@@ -56,7 +67,9 @@ def test_sgd_moves_by_the_gradients_of_the_same_loss() -> None:
     new_state, loss = step(*args)
     same_loss, grads = fn(*grad_args)
     assert loss == same_loss
-    close(new_state["params"], jax.tree.map(lambda p, g: p - 0.1 * g, args[0]["params"], grads), 1e-6)
+    close(
+        new_state["params"], jax.tree.map(lambda p, g: p - 0.1 * g, args[0]["params"], grads), 1e-6
+    )
 
 
 @pytest.mark.slow
@@ -88,5 +101,11 @@ def test_tied_embeddings_have_no_head() -> None:
 def test_the_bert_case_has_the_shapes_of_its_record() -> None:
     _, (state, hidden, _, _) = models.bert()
     assert hidden.shape == (8, 8, 128)
-    kernels = [{name: p["kernel"].shape for name, p in layer.items() if "kernel" in p} for layer in state["params"]]
-    assert kernels == [{"qkv": (128, 384), "out": (128, 128), "fc1": (128, 512), "fc2": (512, 128)}] * 2
+    kernels = [
+        {name: p["kernel"].shape for name, p in layer.items() if "kernel" in p}
+        for layer in state["params"]
+    ]
+    assert (
+        kernels
+        == [{"qkv": (128, 384), "out": (128, 128), "fc1": (128, 512), "fc2": (512, 128)}] * 2
+    )

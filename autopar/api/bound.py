@@ -118,7 +118,9 @@ class Bound:
         """All that is known of the plan without its function; `report` is that of the plan."""
         with collection_paused():
             _, settings = own_function(self.fn, self.settings)
-            return plan_file(self.record, report, self.cluster.to_dict(), signature_of(self.traced, settings))
+            return plan_file(
+                self.record, report, self.cluster.to_dict(), signature_of(self.traced, settings)
+            )
 
     def resolved(
         self,
@@ -132,6 +134,7 @@ class Bound:
             settings = replace(settings, mode="auto", constraints=checked(constraints))
         if memory_limit_bytes is not None:
             settings = replace(settings, memory_limit_bytes=limit_of(memory_limit_bytes))
+
         target = self.cluster
         if cluster is not None:
             if settings.pricing is not None:
@@ -144,14 +147,21 @@ class Bound:
         task = task_of(self.traced, settings, target)
         if cluster is None:
             task = replace(task, make_pricing=self.planned.task.make_pricing)
+
         with collection_paused():
             planned = replan(self.planned, task)
+
         return replace(self, settings=settings, planned=planned, cluster=target)
 
 
 def task_of(traced: Traced, settings: Settings, cluster: Cluster) -> Task:
     """What is to be planned: pins override what the trace took for carried."""
-    limit = int(cluster.device.memory_bytes) if settings.memory_limit_bytes is None else settings.memory_limit_bytes
+    limit = (
+        int(cluster.device.memory_bytes)
+        if settings.memory_limit_bytes is None
+        else settings.memory_limit_bytes
+    )
+
     return Task(
         released(traced.graph, constraints_of(settings.mode, settings.constraints)),
         settings.pricing or _roofline(cluster),
@@ -175,8 +185,10 @@ def _roofline(cluster: Cluster) -> MakePricing:
 
 def signature_of(traced: Traced, settings: Settings) -> PlanSignature:
     """What a file says of the function that its plan is for, and of the settings that a plan depends on."""
-    static, donated = settings.static_argnums, settings.donate_argnums
+    static = settings.static_argnums
+    donated = settings.donate_argnums
     carry: Any = settings.carry
+
     return PlanSignature(
         inputs=tuple((t.name, t.shape, t.dtype) for t in traced.graph.inputs),
         outputs=tuple((t.shape, t.dtype) for t in traced.graph.outputs),

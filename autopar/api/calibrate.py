@@ -53,7 +53,9 @@ class Calibration:
 
     def text(self) -> str:
         """The cluster file, as TOML; what is missing stands at its head."""
-        lines = [f"Made by autopar calibrate in {self.seconds:.0f} s from {len(self.samples)} measured times."]
+        lines = [
+            f"Made by autopar calibrate in {self.seconds:.0f} s from {len(self.samples)} measured times."
+        ]
         if self.missing:
             lines.append(
                 f"{len(self.missing)} cases are missing: {self.missing[0][0]} and more ({self.missing[0][1]})."
@@ -113,7 +115,8 @@ def calibrate(
       ValueError: if processes have different numbers of devices.
     """
     start = monotonic()
-    present, agree = sorted_devices(devices), agreement()
+    present = sorted_devices(devices)
+    agree = agreement()
     machine = machine_of(present, name, agree, date.today())
     extent = extent_of(machine, quick)
     processes = len({device.process_index for device in present})
@@ -121,9 +124,12 @@ def calibrate(
     used = clock or JaxClock(present, agree, 0.015 if quick else 0.03, 3 if quick else 5)
     stop = Stop(start + time_limit_s)
     failures = (NoDifference, untyped_jax.errors.JaxRuntimeError, TypeError, NotImplementedError)
-    told: Told | None = None if on_case is None else lambda n, of, case: on_case(f"{n + 1} of {of}: {case}")
+    told: Told | None = (
+        None if on_case is None else lambda n, of, case: on_case(f"{n + 1} of {of}: {case}")
+    )
     with without_mesh(), stopped_by_interrupt(stop):
         measured = measure(cases, used, stop, agree=agree, failures=failures, told=told)
+
     missing = tuple((str(case), reason) for case, reason in measured.missing)
     return Calibration(_profile(measured, machine), measured.samples, missing, monotonic() - start)
 

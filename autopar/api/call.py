@@ -79,7 +79,9 @@ class ReadCall(NamedTuple):
     leaves: list[Any]
 
 
-def read_call(args: tuple[Any, ...], kwargs: dict[str, Any], static_argnums: int | Sequence[int]) -> ReadCall:
+def read_call(
+    args: tuple[Any, ...], kwargs: dict[str, Any], static_argnums: int | Sequence[int]
+) -> ReadCall:
     """The call of a function with these arguments.
 
     Raises:
@@ -114,7 +116,10 @@ def check_hashable(value: object, name: str, where: str) -> None:
 
 
 def call_signature(
-    args: tuple[Any, ...], kwargs: dict[str, Any], static_argnums: int | Sequence[int], keeps: bool = False
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    static_argnums: int | Sequence[int],
+    keeps: bool = False,
 ) -> Signature:
     """The signature of a call with these arguments, of a function that `keeps` arrays where they lie, or does not.
 
@@ -136,7 +141,11 @@ def is_sharded(leaf: Any) -> bool:
 def is_call_of(traced: Traced, signature: Signature) -> bool:
     """Whether what was traced takes a call of this signature; where there are static arguments, that is not known."""
     kind, types, _ = signature
-    return not kind.static and kind.tree == traced.in_tree and types == tuple(map(type_of, traced.input_avals))
+    return (
+        not kind.static
+        and kind.tree == traced.in_tree
+        and types == tuple(map(type_of, traced.input_avals))
+    )
 
 
 def flatten(traced: Traced, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
@@ -148,7 +157,9 @@ def flatten(traced: Traced, args: tuple[Any, ...], kwargs: dict[str, Any]) -> li
     dynamic = tuple(arg for i, arg in enumerate(args) if i not in traced.static_argnums)
     leaves, tree = untyped_jax.tree_util.tree_flatten((dynamic, kwargs))
     if tree != traced.in_tree:
-        raise SignatureMismatch(f"the plan is for arguments of structure {traced.in_tree}, given are {tree}")
+        raise SignatureMismatch(
+            f"the plan is for arguments of structure {traced.in_tree}, given are {tree}"
+        )
     for position, _ in traced.key_inputs:
         leaves[position] = untyped_jax.random.key_data(leaves[position])
     return leaves

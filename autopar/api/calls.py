@@ -88,11 +88,15 @@ class Calls:
         parts, static = self._whole(args, kwargs)
         self._adapter = self._adapter or adapter_of(parts.args, parts.kwargs)
         if self._adapter is None:
-            yield OpenedCall(self._pure(parts.fn, static), parts.args, parts.kwargs, _as_it_is, _as_it_is)
+            yield OpenedCall(
+                self._pure(parts.fn, static), parts.args, parts.kwargs, _as_it_is, _as_it_is
+            )
             return
         with self._adapter.open(parts, partial(self._keeps, parts)) as opened:
             pure = self._pure(opened.parts.fn, (*static, opened.key))
-            yield OpenedCall(pure, opened.parts.args, opened.parts.kwargs, opened.close, opened.shapes)
+            yield OpenedCall(
+                pure, opened.parts.args, opened.parts.kwargs, opened.close, opened.shapes
+            )
 
     def _whole(self, args: Args, kwargs: Kwargs) -> tuple[CallParts, tuple[Hashable, ...]]:
         """The function with all arguments but the static ones passed by name, which are part of it; and these."""
@@ -120,14 +124,18 @@ class Calls:
         if not count:
             return self._settings
         static, donated = (
-            _shifted(numbers, count) for numbers in (self._settings.static_argnums, self._settings.donate_argnums)
+            _shifted(numbers, count)
+            for numbers in (self._settings.static_argnums, self._settings.donate_argnums)
         )
         return self._settings.counted_as(static, donated)
 
     def _keeps(self, parts: CallParts, name: str) -> bool:
         """Whether what stands under this name in the arguments is there behind the call: not donated."""
-        count, before = len(parts.args), len(self._parts.args)
-        numbers = positions(_shifted(self._settings.donate_argnums, before), count, "donate_argnums")
+        count = len(parts.args)
+        before = len(self._parts.args)
+        numbers = positions(
+            _shifted(self._settings.donate_argnums, before), count, "donate_argnums"
+        )
         names = positional_names(parts.fn, count)
         donated = [*(names[n] for n in numbers), *self._settings.donate_argnames]
         return not any(name == one or name.startswith((f"{one}[", f"{one}.")) for one in donated)

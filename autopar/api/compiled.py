@@ -48,7 +48,11 @@ class Compiled:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The function's results, computed by the plan for this signature, which is made at its first call."""
         if is_tracing():
-            return self.__wrapped__(*args, **kwargs) if TRACING.value else self._calls.call_in_trace(args, kwargs)
+            return (
+                self.__wrapped__(*args, **kwargs)
+                if TRACING.value
+                else self._calls.call_in_trace(args, kwargs)
+            )
         result = self._calls.attempt(args, kwargs)
         return self._calls.call(args, kwargs) if result is UNKNOWN else result
 
@@ -87,7 +91,9 @@ class Compiled:
         """
         maker = Maker.of(make_state, args, kwargs)
         plan = _plan_for(self, maker, argument, others)
-        return init(plan.bound, maker, argument, plan.check_devices(self._calls.devices()), Compiled)
+        return init(
+            plan.bound, maker, argument, plan.check_devices(self._calls.devices()), Compiled
+        )
 
     @property
     def made(self) -> tuple[Plan, ...]:
@@ -112,7 +118,9 @@ class Compiled:
         """JAX's `Traced` of that program, with its jaxpr."""
         with self._calls.opened(args, kwargs) as call:
             plan = call.pure.plan(*call.args, **call.kwargs)
-            return _traced(plan, call.pure.settings, call.pure.own_devices(), call.args, call.kwargs)
+            return _traced(
+                plan, call.pure.settings, call.pure.own_devices(), call.args, call.kwargs
+            )
 
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
         """The shapes and types of the results, as ShapeDtypeStructs; nothing is planned."""
@@ -184,7 +192,8 @@ def compiled_from(given: Plan, fn: Function | None, devices: tuple[Any, ...]) ->
     else:
         assert fn is not None
         function = fn
-        signature, limit = given.file.signature, given.summary.memory_limit_bytes
+        signature = given.file.signature
+        limit = given.summary.memory_limit_bytes
         cluster = Cluster.from_dict(given.file.cluster)
         settings = Settings(
             cluster=cluster,
@@ -198,6 +207,7 @@ def compiled_from(given: Plan, fn: Function | None, devices: tuple[Any, ...]) ->
             constraints=signature.constraints,
             memory_limit_bytes=None if limit == int(cluster.device.memory_bytes) else limit,
         )
+
     return Compiled(function, replace(settings, devices=devices), given)
 
 
@@ -208,7 +218,9 @@ def _search_options(signature: PlanSignature) -> SearchOptions:
     return SearchOptions(while_trips=signature.while_trips, gap_tolerance=signature.gap_tolerance)
 
 
-def _plan_for(compiled: Compiled, maker: Maker, argument: int, others: Sequence[Any] | None) -> Plan:
+def _plan_for(
+    compiled: Compiled, maker: Maker, argument: int, others: Sequence[Any] | None
+) -> Plan:
     """The plan of `compiled` that such a state is for: with the `others` as its other arguments, or the first made.
 
     Raises:
@@ -229,8 +241,10 @@ def _first_of(plans: Sequence[Plan], made: Made, argument: int) -> Plan:
             refusals.append(error)
         else:
             return plan
+
     if refusals:
         raise refusals[0]
+
     raise SignatureMismatch(
         "init: the function was not planned yet, so where its state lies is not known. Pass its other arguments, or "
         "their shapes, as others=(...), or call its plan() before"
@@ -241,7 +255,11 @@ def _first_of(plans: Sequence[Plan], made: Made, argument: int) -> Plan:
 
 
 def _traced(
-    plan: Plan, settings: Settings, devices: Sequence[Any] | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+    plan: Plan,
+    settings: Settings,
+    devices: Sequence[Any] | None,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
 ) -> Any:
     """JAX's `Traced` of the program of a plan for arguments like these, which lie where the plan has them.
 
@@ -250,7 +268,9 @@ def _traced(
     runner = Runner(plan.bound, plan.check_devices(devices))
     call = read_call(args, kwargs, settings.static_argnums)
     avals = plan.bound.traced.input_avals
-    specs = [_placed(aval, sharding) for aval, sharding in zip(avals, runner.shardings, strict=False)]
+    specs = [
+        _placed(aval, sharding) for aval, sharding in zip(avals, runner.shardings, strict=False)
+    ]
     placed_args, placed_kwargs = put_back(call, specs)
     program = partial(_inlined, runner, settings.static_argnums)
     program.__dict__["__name__"] = plan.function_name
@@ -260,6 +280,7 @@ def _traced(
         donate_argnums=settings.donate_argnums,
         donate_argnames=settings.donate_argnames,
     )
+
     with without_mesh():
         return jitted.trace(*placed_args, **placed_kwargs)
 

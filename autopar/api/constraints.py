@@ -10,14 +10,29 @@ from jax.sharding import NamedSharding, PartitionSpec
 from autopar.core.placement import Placement
 from autopar.errors import InvalidConstraint
 from autopar.search.constraints import modes
-from autopar.search.constraints.records import At, Constraint, Forbid, Layout, Named, Pin, Replicate, Target, Tie
+from autopar.search.constraints.records import (
+    At,
+    Constraint,
+    Forbid,
+    Layout,
+    Named,
+    Pin,
+    Replicate,
+    Target,
+    Tie,
+)
 
 TargetLike = str | Target
 LayoutLike = PartitionSpec | Placement | NamedSharding
 
 
 def at(
-    source: str = "", *, kind: str = "", scope: str = "", result: int | None = None, operand: int | None = None
+    source: str = "",
+    *,
+    kind: str = "",
+    scope: str = "",
+    result: int | None = None,
+    operand: int | None = None,
 ) -> At:
     """A result (the first, unless stated) or an operand of all operators that are as stated.
 
@@ -36,7 +51,9 @@ def at(
     if not (source or kind or scope):
         raise InvalidConstraint("at() names every operator: state a source line, a kind or a scope")
     if result is not None and operand is not None:
-        raise InvalidConstraint(f"at({source!r}, ...) names result {result} and operand {operand}: state one of them")
+        raise InvalidConstraint(
+            f"at({source!r}, ...) names result {result} and operand {operand}: state one of them"
+        )
     if operand is not None:
         return At(source, kind, scope, "operand", operand)
     return At(source, kind, scope, "result", result or 0)

@@ -88,4 +88,7 @@ class Figures:
     @property
     def placements(self) -> dict[str, Placement]:
         """The placement of every input, by its path."""
-        return {row.name: p for row, p in zip(self.summary.inputs, self.record.stage.inputs, strict=True)}
+        return {
+            row.name: p
+            for row, p in zip(self.summary.inputs, self.record.stage.inputs, strict=True)
+        }

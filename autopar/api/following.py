@@ -23,7 +23,9 @@ Keys = tuple[str, ...]
 _SHOWN = 5
 
 
-def followed(settings: Settings, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Settings:
+def followed(
+    settings: Settings, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Settings:
     """`settings` with the pins, the mesh and the cluster of the plan that they follow; as they are if they follow none.
 
     Raises:
@@ -117,19 +119,28 @@ class LeaderState:
     def _under(self, first: str, leaves: Mapping[str, tuple[Keys, tuple[int, ...]]]) -> Keys | None:
         """The path under which all leaves of the argument `first` are; None if there is none."""
         inner = next(iter(leaves.values()))[0]
-        prefixes = [path[: len(path) - len(inner)] for path in self._at if path[len(path) - len(inner) :] == inner]
+        prefixes = [
+            path[: len(path) - len(inner)]
+            for path in self._at
+            if path[len(path) - len(inner) :] == inner
+        ]
         found = [prefix for prefix in prefixes if prefix and self._has(prefix, leaves)]
         named = [prefix for prefix in found if prefix[-1] == first]
         if named:
             found = [prefix for prefix in named if len(prefix) == min(map(len, named))]
         elif not found or not inner:
             return None
-        lying = {tuple(self._at[(*prefix, *inner)][1] for inner, _ in leaves.values()) for prefix in found}
+
+        lying = {
+            tuple(self._at[(*prefix, *inner)][1] for inner, _ in leaves.values())
+            for prefix in found
+        }
         if len(lying) > 1:
             raise InvalidOption(
                 f"{self.source}: argument {first!r} may be {' or '.join('.'.join(prefix) for prefix in found)}, which "
                 f"lie differently. Call it as the part that it is."
             )
+
         return found[0]
 
     def _has(self, prefix: Keys, leaves: Mapping[str, tuple[Keys, tuple[int, ...]]]) -> bool:
@@ -151,8 +162,13 @@ class LeaderState:
     @cached_property
     def _rows(self) -> list[tuple[str, tuple[int, ...], Placement]]:
         data = self.plan.data_inputs
-        placed = zip(self.plan.argument_inputs, self.plan.record.stage.inputs, strict=False)  # constants come last
-        return [(name, shape, placement) for n, ((name, shape), placement) in enumerate(placed) if n not in data]
+        # constants come last
+        placed = zip(self.plan.argument_inputs, self.plan.record.stage.inputs, strict=False)
+        return [
+            (name, shape, placement)
+            for n, ((name, shape), placement) in enumerate(placed)
+            if n not in data
+        ]
 
 
 def _on_its_mesh(settings: Settings, leader: LeaderState) -> Settings:
@@ -165,9 +181,15 @@ def _on_its_mesh(settings: Settings, leader: LeaderState) -> Settings:
                 f"{leader.source} is on mesh {plan.mesh}, and mesh {asked} is asked for: leave out one of the two"
             )
         return replace(settings, cluster=settings.cluster or _cluster(plan))
+
     own = plan.bound.settings if plan.is_bound else Settings()
     devices = own.own_devices() if settings.devices is None else settings.devices
-    return replace(settings, mesh=dict(plan.mesh.axes), devices=devices, cluster=settings.cluster or _cluster(plan))
+    return replace(
+        settings,
+        mesh=dict(plan.mesh.axes),
+        devices=devices,
+        cluster=settings.cluster or _cluster(plan),
+    )
 
 
 def _cluster(plan: Plan) -> Cluster:

@@ -87,12 +87,24 @@ class Front:
         """
         drawn = axes_or_new(axes)
         memory = [plan.peak_memory_bytes / 2**30 for plan in self.points]
-        drawn.step(memory, [plan.objective_s * 1e3 for plan in self.points], "o-", where="post", label="plans")
-        limits = [(plan.summary.memory_limit_bytes or plan.peak_memory_bytes) / 2**30 for plan in self.points]
-        drawn.plot(limits, [plan.lower_bound_s * 1e3 for plan in self.points], "_", label="lower bounds")
+        drawn.step(
+            memory,
+            [plan.objective_s * 1e3 for plan in self.points],
+            "o-",
+            where="post",
+            label="plans",
+        )
+        limits = [
+            (plan.summary.memory_limit_bytes or plan.peak_memory_bytes) / 2**30
+            for plan in self.points
+        ]
+        drawn.plot(
+            limits, [plan.lower_bound_s * 1e3 for plan in self.points], "_", label="lower bounds"
+        )
         drawn.set_xlabel("peak memory of a device (GiB)")
         drawn.set_ylabel("objective (ms a step)")
         drawn.legend()
+
         return drawn
 
 
@@ -126,13 +138,17 @@ def front(fn: Function, *args: Any, points: int = 10, **keywords: Any) -> Front:
       KeyboardInterrupt: interrupted before any plan was found.
     """
     if isinstance(points, bool) or not isinstance(points, int) or points < 2:  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InvalidOption(f"points is {points!r}: pass how many memory limits to search, a whole number >= 2")
+        raise InvalidOption(
+            f"points is {points!r}: pass how many memory limits to search, a whole number >= 2"
+        )
     options, kwargs = split_options(fn, keywords, without=("dump", "cache"))
     with Calls(fn, Settings.of(options), None).opened(args, kwargs) as call:
         return _front(call.pure.fn, call.pure.settings, call.args, call.kwargs, points)
 
 
-def _front(fn: Function, settings: Settings, args: tuple[Any, ...], kwargs: dict[str, Any], points: int) -> Front:
+def _front(
+    fn: Function, settings: Settings, args: tuple[Any, ...], kwargs: dict[str, Any], points: int
+) -> Front:
     with collection_paused():
         settings = kept(followed(settings, fn, args, kwargs), fn, args, kwargs)
         target = PlanningTarget.of(settings)
@@ -140,5 +156,8 @@ def _front(fn: Function, settings: Settings, args: tuple[Any, ...], kwargs: dict
         settings = pinned(settings, Shapes.of(traces[0]), leading_arguments(fn))
         tasks = [task_of(traced, settings, target.cluster) for traced in traces]
         found = find_front(tasks, target.meshes_of(traces[0]), points)
-        bounds = (Bound(fn, settings, traces[point.position], point.planned, target.cluster) for point in found)
+        bounds = (
+            Bound(fn, settings, traces[point.position], point.planned, target.cluster)
+            for point in found
+        )
         return Front(tuple(Plan.of(bound) for bound in bounds))

@@ -38,7 +38,11 @@ from cost_models import Cluster
 
 
 def make_plan(
-    fn: Function, settings: Settings, args: tuple[Any, ...], kwargs: dict[str, Any], known: Sequence[Plan] = ()
+    fn: Function,
+    settings: Settings,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    known: Sequence[Plan] = (),
 ) -> Plan:
     """The plan of `fn` under `settings`: trace, then search.
 
@@ -70,7 +74,9 @@ def _are_same(one: Traced, other: Traced) -> bool:
     return one.mesh == other.mesh and fingerprint(one.graph) == fingerprint(other.graph)
 
 
-def _found(fn: Function, settings: Settings, target: PlanningTarget, traces: Sequence[Traced]) -> Plan:
+def _found(
+    fn: Function, settings: Settings, target: PlanningTarget, traces: Sequence[Traced]
+) -> Plan:
     """The plan that is kept for this, else one that is searched, and kept then."""
     tasks = [task_of(traced, settings, target.cluster) for traced in traces]
     meshes = target.meshes_of(traces[0])
@@ -84,12 +90,18 @@ def _found(fn: Function, settings: Settings, target: PlanningTarget, traces: Seq
     return found
 
 
-def _kept(shelf: Shelf, fn: Function, settings: Settings, cluster: Cluster, traces: Sequence[Traced]) -> Plan | None:
+def _kept(
+    shelf: Shelf, fn: Function, settings: Settings, cluster: Cluster, traces: Sequence[Traced]
+) -> Plan | None:
     """The plan that is kept, with its program made anew; None if there is none that can be used."""
     entry = shelf.read()
-    traced = next((t for t in traces if entry is not None and fingerprint(t.graph) == entry.plan.fingerprint), None)
+    traced = next(
+        (t for t in traces if entry is not None and fingerprint(t.graph) == entry.plan.fingerprint),
+        None,
+    )
     if entry is None or traced is None:
         return None
+
     settings = replace(settings, mode=entry.mode)
     task = task_of(traced, settings, cluster)
     try:
@@ -97,6 +109,7 @@ def _kept(shelf: Shelf, fn: Function, settings: Settings, cluster: Cluster, trac
     except PlanFileError as error:
         shelf.complain(error)
         return None
+
     return Plan.of(Bound(fn, settings, traced, announced(task, planned), cluster))
 
 
@@ -120,7 +133,8 @@ def _or_data_parallel(found: Plan) -> Plan:
 
     Ctrl-C and the time limit leave `found`.
     """
-    bound, planned = found.bound, found.bound.planned
+    bound = found.bound
+    planned = found.bound.planned
     try:
         other = find_on(replace(planned.task, mode="data_parallel"), [planned.ground])
     except (NoFeasiblePlan, Unsolved, KeyboardInterrupt):
@@ -134,14 +148,19 @@ def _or_data_parallel(found: Plan) -> Plan:
 
 
 def alternatives(
-    fn: Function, settings: Settings, args: tuple[Any, ...], kwargs: dict[str, Any], cluster: Cluster
+    fn: Function,
+    settings: Settings,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    cluster: Cluster,
 ) -> list[Traced]:
     """The traces of `fn` that may be planned.
 
     Functions that were made operators are kept whole, then expanded. Loops over samples go round by round, then in a
     part for each device of `cluster`; then, where dims are uneven that much lies in, these are padded for the devices.
     """
-    devices, wanted = cluster.topology.device_count, settings.options.loops
+    devices = cluster.topology.device_count
+    wanted = settings.options.loops
     parts = devices if wanted == "parts" else 1
     operators = settings.options.operators
     captures = [_captured(fn, settings, args, kwargs, keep=operators != "expanded")]
@@ -149,10 +168,12 @@ def alternatives(
     if operators == "best" and any(op.body is not None for op in traces[0].graph.ops):
         captures.append(_captured(fn, settings, args, kwargs, keep=False))
         traces.append(_trace(captures[1], settings, parts))
+
     plain = traces[-1]
     if wanted == "best" and _has_loops(plain):
         in_parts = [_trace(captured, settings, devices) for captured in captures]
         traces = [*traces, *(traced for traced in in_parts if traced.has_parts)]
+
     choices = [] if plain.mesh else padded_choices(plain.graph, devices)
     return [*traces, *(_trace(captures[-1], settings, parts, sizes) for sizes in choices)]
 
@@ -169,7 +190,9 @@ def _captured(
         return capture(fn, args, kwargs, static_argnums=settings.static_argnums)
 
 
-def _trace(captured: Capture, settings: Settings, loop_parts: int, padding: Mapping[int, int] | None = None) -> Traced:
+def _trace(
+    captured: Capture, settings: Settings, loop_parts: int, padding: Mapping[int, int] | None = None
+) -> Traced:
     return graph_of(
         captured,
         donate_argnums=settings.donate_argnums,
@@ -184,25 +207,32 @@ def _trace(captured: Capture, settings: Settings, loop_parts: int, padding: Mapp
 # Plans from files -----------------------------------------------------------------------------------------------------
 
 
-def bind(given: Plan, fn: Function, settings: Settings, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan:
+def bind(
+    given: Plan, fn: Function, settings: Settings, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Plan:
     """`given` bound to `fn` as traced with these arguments; refused if it is another function."""
     signature = given.file.signature
     passed = input_signature(fn, args, kwargs, settings.static_argnums)
-    wanted, rest = signature.inputs[: len(passed)], signature.inputs[len(passed) :]
+    wanted = signature.inputs[: len(passed)]
+    rest = signature.inputs[len(passed) :]
     if wanted != passed or not all(name.startswith(CONSTANT) for name, _, _ in rest):
         raise SignatureMismatch(_mismatch(signature.inputs, passed))
+
     cluster = Cluster.from_dict(given.file.cluster)
-    traces, expected = alternatives(fn, settings, args, kwargs, cluster), given.file.plan.fingerprint
+    traces = alternatives(fn, settings, args, kwargs, cluster)
+    expected = given.file.plan.fingerprint
     traced = next((t for t in traces if fingerprint(t.graph) == expected), traces[0])
     if signature.inputs != signature_of(traced, settings).inputs:
         raise PlanFileError(
             f"the plan was made for another function than {function_name(fn)}: its constants differ. Plan again."
         )
+
     if fingerprint(traced.graph) != expected:
         raise PlanFileError(
             f"the plan was made for another function than {function_name(fn)}: inputs agree, but the traced "
             f"operators do not (plan {expected[:12]}, function {fingerprint(traced.graph)[:12]}). Plan it again."
         )
+
     planned = restore(task_of(traced, settings, cluster), given.record)
     return given.bound_to(Bound(fn, settings, traced, planned, cluster))
 

@@ -23,11 +23,16 @@ def marked(fn: Callable[..., Any], settings: Settings) -> Settings:
     """
     parameters = Parameters.of(fn)
     name = function_name(fn)
-    static_nums, static_names = _marks(parameters, name, "static", settings.static_argnums, settings.static_argnames)
-    donate_nums, donate_names = _marks(parameters, name, "donate", settings.donate_argnums, settings.donate_argnames)
+    static_nums, static_names = _marks(
+        parameters, name, "static", settings.static_argnums, settings.static_argnames
+    )
+    donate_nums, donate_names = _marks(
+        parameters, name, "donate", settings.donate_argnums, settings.donate_argnames
+    )
     for both in (set(static_nums) & set(donate_nums), set(static_names) & set(donate_names)):
         if both:
             raise TraceError(f"argument {min(both)} is both static and donated")
+
     return replace(
         settings,
         static_argnums=static_nums,
@@ -44,22 +49,31 @@ def _marks(
     words = _words(names, f"{what}_argnames")
     if parameters is None:
         return nums, words
+
     count = len(parameters.positional)
     for number in nums:
         if not parameters.takes_more and not -count <= number < count:
             raise TraceError(
                 f"{what}_argnums names argument {number}, but {function} takes {count} positional arguments"
             )
+
     for word in words:
         if not parameters.takes(word):
-            raise TraceError(f"{what}_argnames names argument {word!r}, which {function} does not take by name")
+            raise TraceError(
+                f"{what}_argnames names argument {word!r}, which {function} does not take by name"
+            )
+
     nums = tuple(n + count if n < 0 and not parameters.takes_more else n for n in nums)
     if nums and words:
         return nums, words
+
     if nums:
         known = [parameters.positional[n] for n in nums if 0 <= n < count]
         return nums, tuple(word for word in known if parameters.takes(word))
-    return tuple(parameters.positional.index(word) for word in words if word in parameters.positional), words
+
+    return tuple(
+        parameters.positional.index(word) for word in words if word in parameters.positional
+    ), words
 
 
 def _whole_numbers(given: object, what: str) -> tuple[int, ...]:

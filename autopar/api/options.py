@@ -137,6 +137,7 @@ class Settings:
             is_default_of_jit = name in _OF_JIT and not value
             if name not in PlanOptions.__annotations__ and not is_default_of_jit:
                 raise UnknownOption(_unknown(name))
+
         given = {name: value for name, value in options.items() if name not in _OF_JIT}
         if given.get("options") is None:
             given.pop("options", None)
@@ -146,6 +147,7 @@ class Settings:
             given["devices"] = tuple(given["devices"])
         if given.get("memory_limit_bytes") is not None:
             given["memory_limit_bytes"] = limit_of(given["memory_limit_bytes"])
+
         given["cache"] = _checked_cache(given.get("cache"))
         settings = cls(**given)
 
@@ -154,8 +156,12 @@ class Settings:
                 f"shardings is {settings.shardings!r}: pass 'move', to have arrays moved to where the plan has them, "
                 f"or 'keep', to have the plan made for where they lie"
             )
+
         if settings.pricing is not None and options.get("cache"):
-            raise InvalidOption("plans of a pricing of your own cannot be kept, as it has no name: leave out cache")
+            raise InvalidOption(
+                "plans of a pricing of your own cannot be kept, as it has no name: leave out cache"
+            )
+
         return replace(settings, mesh=_mesh_with_shardings(settings))
 
     def counted_as(self, static: int | Sequence[int], donated: int | Sequence[int]) -> Settings:
@@ -175,13 +181,19 @@ class Settings:
 def takes_options(function: F) -> F:
     """`function` with the options in the place of its `**keywords`, in its signature and in its documentation."""
     own = signature(function)
-    defaults = {one.name: None if one.default is MISSING else one.default for one in fields(Settings)}
+    defaults = {
+        one.name: None if one.default is MISSING else one.default for one in fields(Settings)
+    }
     options = [
-        Parameter(name, Parameter.KEYWORD_ONLY, default=defaults[name], annotation=kind.__forward_arg__)
+        Parameter(
+            name, Parameter.KEYWORD_ONLY, default=defaults[name], annotation=kind.__forward_arg__
+        )
         for name, kind in PlanOptions.__annotations__.items()
     ]
     kept = [one for one in own.parameters.values() if one.kind is not Parameter.VAR_KEYWORD]
-    function.__dict__["__signature__"] = Signature([*kept, *options], return_annotation=own.return_annotation)
+    function.__dict__["__signature__"] = Signature(
+        [*kept, *options], return_annotation=own.return_annotation
+    )
 
     meanings = (PlanOptions.__doc__ or "").partition("Attributes:")[2]
     function.__doc__ = f"{function.__doc__ or ''}\n    Options:{meanings}"
@@ -199,7 +211,10 @@ def split_options(
     """
     for name in without:
         if name in keywords and _is_option(name, keywords[name]):
-            raise InvalidOption(f"{name} is an option of autopar.compile and plan only: leave it out here")
+            raise InvalidOption(
+                f"{name} is an option of autopar.compile and plan only: leave it out here"
+            )
+
     options = {name: value for name, value in keywords.items() if _is_option(name, value)}
     rest = {name: value for name, value in keywords.items() if name not in options}
 
@@ -211,6 +226,7 @@ def split_options(
                 f"{name} is no option of autopar.plan, and {function_name(fn)} has no such argument; did you mean "
                 f"{near[0]}?"
             )
+
     return cast("PlanOptions", options), rest
 
 
@@ -236,7 +252,11 @@ def _unknown(name: str) -> str:
     if name in _OF_JIT:
         return f"autopar.compile has no option {name}, which jax.jit has: {_OF_JIT[name]}"
     near = get_close_matches(name, PlanOptions.__annotations__, n=1)
-    hint = f"; did you mean {near[0]}?" if near else f"; they are {', '.join(PlanOptions.__annotations__)}"
+    hint = (
+        f"; did you mean {near[0]}?"
+        if near
+        else f"; they are {', '.join(PlanOptions.__annotations__)}"
+    )
     return f"autopar.compile has no option {name}{hint}"
 
 
@@ -254,7 +274,9 @@ def checked_devices(devices: Sequence[Any]) -> tuple[Any, ...]:
     given = tuple(devices)
     for device in given:
         if not isinstance(device, untyped_jax.Device):
-            raise InvalidMesh(f"{device!r} is given as a device; pass JAX devices, such as jax.devices()[:4]")
+            raise InvalidMesh(
+                f"{device!r} is given as a device; pass JAX devices, such as jax.devices()[:4]"
+            )
     if not given or len(set(given)) != len(given):
         raise InvalidMesh(f"devices must be at least one, each given once; given are {list(given)}")
     return given
@@ -275,11 +297,18 @@ def _checked_cache(given: object) -> Path | None:
         given = os.environ.get("AUTOPAR_CACHE") or False
     if given is False:
         return None
+
     if not isinstance(given, str | Path) or not str(given):
-        raise InvalidOption(f"cache is {given!r}: pass a directory, False for none, or None for that of AUTOPAR_CACHE")
+        raise InvalidOption(
+            f"cache is {given!r}: pass a directory, False for none, or None for that of AUTOPAR_CACHE"
+        )
+
     path = Path(given).expanduser()
     if path.exists() and not path.is_dir():
-        raise InvalidOption(f"cache is {str(given)!r}, which is no directory: name one, which is made if it is missing")
+        raise InvalidOption(
+            f"cache is {str(given)!r}, which is no directory: name one, which is made if it is missing"
+        )
+
     return path
 
 
@@ -295,21 +324,27 @@ def _mesh_with_shardings(settings: Settings) -> MeshLike:
             _check_sharding(name, leaf)
             if isinstance(leaf, NamedSharding) and leaf.mesh not in meshes:
                 meshes.append(leaf.mesh)
+
     if len(meshes) > 1:
         shown = ", ".join(str(DeviceMesh.of(dict(mesh.shape))) for mesh in meshes)
-        raise InvalidOption(f"in_shardings and out_shardings are on several meshes, {shown}: a plan has one")
+        raise InvalidOption(
+            f"in_shardings and out_shardings are on several meshes, {shown}: a plan has one"
+        )
+
     if not meshes:
         return settings.mesh
 
     mesh = meshes[0]
     if settings.mesh is None:
         return mesh if isinstance(mesh, Mesh) else dict(mesh.shape)
+
     asked = settings.mesh.shape if isinstance(settings.mesh, Mesh) else settings.mesh
     if dict(asked) != dict(mesh.shape):
         raise InvalidOption(
             f"in_shardings and out_shardings are on mesh {DeviceMesh.of(dict(mesh.shape))}, and mesh "
             f"{DeviceMesh.of(dict(asked))} is asked for: leave out mesh, or pass PartitionSpecs of its axes"
         )
+
     return settings.mesh
 
 

@@ -13,7 +13,14 @@ from dataclasses import asdict
 from itertools import chain
 from typing import Annotated, Any, TypeVar, cast
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetPydanticSchema, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetPydanticSchema,
+    model_validator,
+)
 from pydantic_core import core_schema
 
 from autopar.core.mesh import DeviceMesh
@@ -38,7 +45,9 @@ def _with_hop(exchange: Any) -> Any:
     named = _NAMED_HOPS.get(hop, hop) if isinstance(hop, str) else hop
     if isinstance(named, dict):
         named = {name: _as_tuple(value) for name, value in cast("dict[str, Any]", named).items()}
-    return {name: _as_tuple(value) for name, value in fields.items()} | ({"hop": named} if "hop" in fields else {})
+    return {name: _as_tuple(value) for name, value in fields.items()} | (
+        {"hop": named} if "hop" in fields else {}
+    )
 
 
 def _as_tuple(value: Any) -> Any:
@@ -83,15 +92,31 @@ class PackedStage(FileRecord):
         axes = set(mesh.searched.names)
         for number, placement in enumerate(self.placements):
             if not placement.varying_axes <= axes:
-                raise ValueError(f"placements[{number}] {placement} names an axis that mesh {mesh} lacks")
+                raise ValueError(
+                    f"placements[{number}] {placement} names an axis that mesh {mesh} lacks"
+                )
+
         for number, strategy in enumerate(self.strategies):
             if not axes.issuperset(axis for _, given in strategy.factors for axis in given):
-                raise ValueError(f"strategies[{number}] gives a factor an axis that mesh {mesh} lacks")
-            if not axes.issuperset(axis for exchange in strategy.exchanges for axis in exchange.axes):
-                raise ValueError(f"strategies[{number}] exchanges over an axis that mesh {mesh} lacks")
-            _check_numbers(f"strategies[{number}]", (*strategy.ins, *strategy.outs), len(self.placements), "placements")
+                raise ValueError(
+                    f"strategies[{number}] gives a factor an axis that mesh {mesh} lacks"
+                )
+            if not axes.issuperset(
+                axis for exchange in strategy.exchanges for axis in exchange.axes
+            ):
+                raise ValueError(
+                    f"strategies[{number}] exchanges over an axis that mesh {mesh} lacks"
+                )
+            _check_numbers(
+                f"strategies[{number}]",
+                (*strategy.ins, *strategy.outs),
+                len(self.placements),
+                "placements",
+            )
+
         for field in ("inputs", "copies", "outputs"):
             _check_numbers(field, getattr(self, field), len(self.placements), "placements")
+
         _check_numbers("operators", self.operators, len(self.strategies), "strategies")
         return self
 
@@ -127,16 +152,26 @@ class PackedPlan(FileRecord):
         stages = tuple(_unpack(stage) for stage in self.stages)
         recomputed = tuple(Recomputed(op, before) for op, before in self.recomputed)
         costs = self.objective_s, self.lower_bound_s
-        return Plan(stages, *costs, self.space, self.step_kinds, recomputed, self.stopped, self.fingerprint)
+        return Plan(
+            stages, *costs, self.space, self.step_kinds, recomputed, self.stopped, self.fingerprint
+        )
 
 
-def _plan_schema(_source: Any, handler: Callable[[Any], core_schema.CoreSchema]) -> core_schema.CoreSchema:
+def _plan_schema(
+    _source: Any, handler: Callable[[Any], core_schema.CoreSchema]
+) -> core_schema.CoreSchema:
     def packed(plan: Plan) -> dict[str, Any]:
         packed = PackedPlan.of(plan).model_dump(mode="json")
-        return {name: value for name, value in packed.items() if value or name not in ("recomputed", "stopped")}
+        return {
+            name: value
+            for name, value in packed.items()
+            if value or name not in ("recomputed", "stopped")
+        }
 
     return core_schema.json_or_python_schema(
-        json_schema=core_schema.no_info_after_validator_function(PackedPlan.plan, handler(PackedPlan)),
+        json_schema=core_schema.no_info_after_validator_function(
+            PackedPlan.plan, handler(PackedPlan)
+        ),
         python_schema=core_schema.is_instance_schema(Plan),
         serialization=core_schema.plain_serializer_function_ser_schema(packed),
     )
@@ -159,7 +194,11 @@ def _pack(stage: Stage) -> PackedStage:
         placements=tuple(placements),
         strategies=tuple(
             PackedStrategy(
-                ins=numbers(s.ins), outs=numbers(s.outs), factors=s.factors, split=s.split, exchanges=s.exchanges
+                ins=numbers(s.ins),
+                outs=numbers(s.outs),
+                factors=s.factors,
+                split=s.split,
+                exchanges=s.exchanges,
             )
             for s in strategies
         ),
@@ -174,7 +213,10 @@ def _unpack(stage: PackedStage) -> Stage:
     def placed(numbers: Iterable[int]) -> tuple[Placement, ...]:
         return tuple(stage.placements[number] for number in numbers)
 
-    strategies = [Strategy(placed(s.ins), placed(s.outs), s.factors, s.split, s.exchanges) for s in stage.strategies]
+    strategies = [
+        Strategy(placed(s.ins), placed(s.outs), s.factors, s.split, s.exchanges)
+        for s in stage.strategies
+    ]
     return Stage(
         DeviceMesh(stage.mesh).searched,
         placed(stage.inputs),
@@ -221,11 +263,16 @@ def unpacked_text(packed: str) -> str:
         text = inflating.decompress(data, MOST_BYTES)
     except (ValueError, zlib.error) as error:
         raise ValueError(f"its contents cannot be unpacked ({error})") from error
+
     if not inflating.eof:
-        what = f"are more than {MOST_BYTES:,} bytes" if inflating.unconsumed_tail else "end too early"
+        what = (
+            f"are more than {MOST_BYTES:,} bytes" if inflating.unconsumed_tail else "end too early"
+        )
         raise ValueError(f"its contents {what}")
+
     if inflating.unused_data:
         raise ValueError("its contents go on after their end")
+
     try:
         return text.decode()
     except UnicodeDecodeError as error:

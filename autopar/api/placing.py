@@ -55,6 +55,7 @@ class Slot:
                     f"{what}: {self.name}{path} is {_show(found.get(path))}, the plan has {_show(wanted.get(path))} "
                     f"there. Pass what was planned, or plan again."
                 )
+
         if untyped_jax.tree_util.tree_structure(given) != self.tree:
             raise SignatureMismatch(
                 f"{what}: {self.name} is of structure {untyped_jax.tree_util.tree_structure(given)}, the plan has "
@@ -71,13 +72,18 @@ def slot_of(bound: Bound, argument: Selector) -> Slot:
     traced = bound.traced
     names = [tensor.name for tensor in traced.graph.inputs[: traced.in_tree.num_leaves]]
     args, kwargs = untyped_jax.tree_util.tree_unflatten(traced.in_tree, range(len(names)))
-    dynamic = [n for n in range(len(args) + len(traced.static_argnums)) if n not in traced.static_argnums]
+    dynamic = [
+        n for n in range(len(args) + len(traced.static_argnums)) if n not in traced.static_argnums
+    ]
     by_position: dict[Selector, Any] = dict(zip(dynamic, args, strict=True))
     called = {_head(tree, names): tree for tree in args} | kwargs
     tree = by_position.get(argument, called.get(argument))
     if argument not in by_position and argument not in called:
         known = ", ".join(f"{name!r}" for name in called if name)
-        raise SignatureMismatch(f"{bound.name} has no argument {argument!r} that is planned; there are {known}")
+        raise SignatureMismatch(
+            f"{bound.name} has no argument {argument!r} that is planned; there are {known}"
+        )
+
     leaves, structure = untyped_jax.tree_util.tree_flatten_with_path(tree)
     positions = tuple(position for _, position in leaves)
     name = next((name for name, one in called.items() if one is tree), "")
@@ -107,7 +113,9 @@ def _placed(bound: Bound, slot: Slot, tree: Any, devices: Sequence[Any]) -> Any:
     leaves, structure = untyped_jax.tree_util.tree_flatten(tree)
     if spans_processes(devices):
         leaves = same_everywhere([f"{slot.name}{path}" for path in slot.paths], leaves, devices)
-    return untyped_jax.tree_util.tree_unflatten(structure, all_placed(leaves, _shardings(bound, slot, devices)))
+    return untyped_jax.tree_util.tree_unflatten(
+        structure, all_placed(leaves, _shardings(bound, slot, devices))
+    )
 
 
 def _same(tree: Any) -> Any:
@@ -123,7 +131,9 @@ def _shardings(bound: Bound, slot: Slot, devices: Sequence[Any]) -> tuple[NamedS
     keys = dict(bound.traced.key_inputs)
     inputs = of_keys(bound.planned.plan.stage.inputs, keys)
     tensors = [bound.traced.graph.inputs[position] for position in slot.positions]
-    return shardings([inputs[position] for position in slot.positions], bound.jax_mesh(devices), tensors)
+    return shardings(
+        [inputs[position] for position in slot.positions], bound.jax_mesh(devices), tensors
+    )
 
 
 def _head(tree: Any, names: Sequence[str]) -> str:
@@ -158,7 +168,9 @@ class Maker:
     arrays: tuple[Any, ...]
 
     @classmethod
-    def of(cls, make_state: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Maker:
+    def of(
+        cls, make_state: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Maker:
         """`make_state` with these arguments."""
         leaves, tree = untyped_jax.tree_util.tree_flatten((args, kwargs))
         positions = [n for n, leaf in enumerate(leaves) if isinstance(leaf, jax.Array | np.ndarray)]
@@ -217,14 +229,20 @@ class Made:
         return self._opened.close(compiled(parts.fn, settings)(*parts.args), parts.args, {})
 
 
-def init(bound: Bound, maker: Maker, argument: Selector, devices: Sequence[Any], compiled: Compiles) -> Any:
+def init(
+    bound: Bound, maker: Maker, argument: Selector, devices: Sequence[Any], compiled: Compiles
+) -> Any:
     """As `Plan.init`, on these devices; `compiled` makes a function that is planned when it is called."""
     slot = slot_of(bound, argument)
     with maker.opened() as made:
         slot.check(made.what, made.shapes)
         state = made.run(settings_of_state(bound, slot, devices), compiled)
     inputs = bound.traced.graph.inputs
-    return place(bound, state, argument, devices) if any(inputs[n].on_host for n in slot.positions) else state
+    return (
+        place(bound, state, argument, devices)
+        if any(inputs[n].on_host for n in slot.positions)
+        else state
+    )
 
 
 def settings_of_state(bound: Bound, slot: Slot, devices: Sequence[Any]) -> Settings:
@@ -232,9 +250,12 @@ def settings_of_state(bound: Bound, slot: Slot, devices: Sequence[Any]) -> Setti
     placements = [bound.planned.plan.stage.inputs[position] for position in slot.positions]
     names = [f"output{path or '[0]'}" for path in slot.paths]
     pins = tuple(  # numbers, which may be literals, have no choice
-        Pin(Named(name), Layout(placed.dims)) for name, placed in zip(names, placements, strict=True) if placed.dims
+        Pin(Named(name), Layout(placed.dims))
+        for name, placed in zip(names, placements, strict=True)
+        if placed.dims
     )
     own = bound.settings
+
     return Settings(
         cluster=bound.cluster,
         mesh=dict(bound.mesh.axes),

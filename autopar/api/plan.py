@@ -77,14 +77,20 @@ class Plan(Figures):
         """The path and shape of every flat argument; PRNG keys as their data."""
         if self._bound is not None:
             traced = self._bound.traced
-            return tuple((t.name, t.shape) for t in traced.graph.inputs[: traced.in_tree.num_leaves])
+            return tuple(
+                (t.name, t.shape) for t in traced.graph.inputs[: traced.in_tree.num_leaves]
+            )
         inputs = self.file.signature.inputs
         return tuple((name, shape) for name, shape, _ in inputs if not name.startswith(CONSTANT))
 
     @property
     def gap_tolerance(self) -> float | None:
         """The gap at which its search was to end; None if it is not known: of a file by an older version."""
-        return self._bound.settings.options.gap_tolerance if self._bound else self.file.signature.gap_tolerance
+        return (
+            self._bound.settings.options.gap_tolerance
+            if self._bound
+            else self.file.signature.gap_tolerance
+        )
 
     @property
     def data_inputs(self) -> tuple[int, ...]:
@@ -100,7 +106,11 @@ class Plan(Figures):
     def jax_mesh(self, devices: Sequence[Any] | None = None) -> Mesh:
         """The mesh over `devices` (None: see `check_devices`), row-major."""
         given = self.check_devices(devices)
-        return device_mesh(self.mesh, given, ()) if self._bound is None else self._bound.jax_mesh(given)
+        return (
+            device_mesh(self.mesh, given, ())
+            if self._bound is None
+            else self._bound.jax_mesh(given)
+        )
 
     def in_shardings(self, mesh: Mesh | None = None) -> Any:
         """The arguments' NamedShardings on `mesh`, as a tuple with the structure of the arguments."""
@@ -129,11 +139,14 @@ class Plan(Figures):
           InvalidMesh: if none of the devices is of this process, or what they hold is no box.
           AutoparError: for a loaded plan.
         """
-        bound, number = self.bound, this_process() if process is None else process
+        bound = self.bound
+        number = this_process() if process is None else process
         placed = untyped_jax.tree.leaves(self.in_shardings(self.jax_mesh(devices)))
         parts = [
             slices_of(tensor.name, aval.shape, sharding, number)
-            for tensor, aval, sharding in zip(bound.traced.graph.inputs, bound.traced.input_avals, placed, strict=False)
+            for tensor, aval, sharding in zip(
+                bound.traced.graph.inputs, bound.traced.input_avals, placed, strict=False
+            )
         ]
         args, kwargs = untyped_jax.tree.unflatten(bound.traced.in_tree, parts)
         return (*args, kwargs) if kwargs else args
@@ -146,7 +159,9 @@ class Plan(Figures):
         flat = shardings(placed, mesh or self.jax_mesh(), traced.graph.outputs)
         return untyped_jax.tree.unflatten(traced.out_tree, flat)
 
-    def place(self, tree: Any, argument: int | str = 0, *, devices: Sequence[Any] | None = None) -> Any:
+    def place(
+        self, tree: Any, argument: int | str = 0, *, devices: Sequence[Any] | None = None
+    ) -> Any:
         """The arrays of `tree`, which become an argument of the function, where the plan has them.
 
         Args:
@@ -216,7 +231,11 @@ class Plan(Figures):
     @property
     def constraints(self) -> tuple[Constraint, ...]:
         """What the plan is held to, the constraints of its mode included."""
-        return self.file.signature.constraints if self._bound is None else self._bound.planned.task.all_constraints
+        return (
+            self.file.signature.constraints
+            if self._bound is None
+            else self._bound.planned.task.all_constraints
+        )
 
     def resolve(
         self,
@@ -302,16 +321,25 @@ class Plan(Figures):
           AutoparError: for a loaded plan.
         """
         bound = self.bound
-        return Timeline(self.summary.function, self.program(), step_schedule(bound.planned, bound.priced_for))
+        return Timeline(
+            self.summary.function, self.program(), step_schedule(bound.planned, bound.priced_for)
+        )
 
-    def compile(self, fn: Callable[..., Any] | None = None, *, devices: Sequence[Any] | None = None) -> Compiled:
+    def compile(
+        self, fn: Callable[..., Any] | None = None, *, devices: Sequence[Any] | None = None
+    ) -> Compiled:
         """The function that runs this plan on `devices` (None: see `check_devices`).
 
         A loaded plan needs `fn`, the function it was made for; it is refused at the first call if it differs.
         """
         if fn is None and not self.is_bound:
-            raise AutoparError("a loaded plan knows no function: call plan.compile(fn) with the one it was made for")
-        from autopar.api.compiled import compiled_from  # late: what it compiles to makes plans itself
+            raise AutoparError(
+                "a loaded plan knows no function: call plan.compile(fn) with the one it was made for"
+            )
+        # late: what it compiles to makes plans itself
+        from autopar.api.compiled import (
+            compiled_from,
+        )
 
         return compiled_from(self, fn, self.check_devices(devices))
 
@@ -355,7 +383,9 @@ class Plan(Figures):
           AutoparError: for a loaded plan.
         """
         if self._bound is None:
-            raise AutoparError("a loaded plan knows no function: plan.compile(fn).plan(*args) is bound to one")
+            raise AutoparError(
+                "a loaded plan knows no function: plan.compile(fn).plan(*args) is bound to one"
+            )
         return self._bound
 
     def check_devices(self, devices: Sequence[Any] | None) -> tuple[Any, ...]:

@@ -69,7 +69,11 @@ class Shelf:
 
     def complain(self, error: Exception) -> None:
         """Says that what is kept there cannot be used."""
-        reason = f"{error.error_count()} fields are wrong" if isinstance(error, ValidationError) else str(error)
+        reason = (
+            f"{error.error_count()} fields are wrong"
+            if isinstance(error, ValidationError)
+            else str(error)
+        )
         warnings.warn(
             f"the plan kept in {self.path} cannot be used: {reason}. It is planned anew, and kept in its place.",
             PlanCacheWarning,
@@ -83,6 +87,7 @@ class Shelf:
         """
         if plan.stopped == "the keyboard":
             return
+
         about = f"a plan of {name} by autopar {autopar_version()}, kept by its cache"
         entry = Entry(key=self.path.stem, plan=plan, mode=mode)
         fields = {"about": about, "contents": packed_text(entry.model_dump_json())}
@@ -108,7 +113,9 @@ def _write_at_once(path: Path, text: str) -> None:
         part.unlink(missing_ok=True)
 
 
-def _key(traces: Sequence[Traced], tasks: Sequence[Task], cluster: Cluster, meshes: Sequence[DeviceMesh]) -> str:
+def _key(
+    traces: Sequence[Traced], tasks: Sequence[Task], cluster: Cluster, meshes: Sequence[DeviceMesh]
+) -> str:
     """All that a plan depends on, as one number."""
     task = tasks[0]
     parts = (
@@ -128,7 +135,9 @@ def _of_graph(traced: Traced, task: Task) -> tuple[object, ...]:
     """What a graph computes, how its values are called, and the lines it was written in, if constraints name such."""
     graph = task.graph
     names = [tensor.name for tensor in graph.inputs], graph.output_names
-    lines = [(op.source, op.scope) for op in graph.ops] if _names_lines(task.all_constraints) else []
+    lines = (
+        [(op.source, op.scope) for op in graph.ops] if _names_lines(task.all_constraints) else []
+    )
     return fingerprint(traced.graph), graph.carry, graph.batch_inputs, names, lines
 
 
@@ -145,4 +154,5 @@ def _names_lines(constraints: Sequence[Constraint]) -> bool:
                 targets = ()
         if any(isinstance(target, At) for target in targets):
             return True
+
     return False

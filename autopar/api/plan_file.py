@@ -90,20 +90,37 @@ class PlanFile(FileRecord):
 
     @model_validator(mode="after")
     def _check(self) -> PlanFile:
-        plan, report = self.plan, self.report
+        plan = self.plan
+        report = self.report
         if len(plan.stages) != 1:
-            raise ValueError(f"the plan has {len(plan.stages)} stages; this version of autopar runs plans of one")
+            raise ValueError(
+                f"the plan has {len(plan.stages)} stages; this version of autopar runs plans of one"
+            )
+
         if plan.lower_bound_s > plan.objective_s:
-            raise ValueError(f"the lower bound {plan.lower_bound_s} is above the objective {plan.objective_s}")
+            raise ValueError(
+                f"the lower bound {plan.lower_bound_s} is above the objective {plan.objective_s}"
+            )
+
         if report.mesh != plan.stage.mesh.whole.axes:
-            raise ValueError(f"the report is for mesh {DeviceMesh(report.mesh)}, the plan for {plan.stage.mesh}")
+            raise ValueError(
+                f"the report is for mesh {DeviceMesh(report.mesh)}, the plan for {plan.stage.mesh}"
+            )
+
         devices = Cluster.from_dict(self.cluster).topology.device_count
         if plan.stage.mesh.size > devices:
-            raise ValueError(f"the plan is for mesh {plan.stage.mesh}, the cluster has {devices} devices")
+            raise ValueError(
+                f"the plan is for mesh {plan.stage.mesh}, the cluster has {devices} devices"
+            )
+
         if (report.objective_s, report.lower_bound_s) != (plan.objective_s, plan.lower_bound_s):
             raise ValueError("the report's objective and lower bound are not those of the plan")
+
         if report.stopped != plan.stopped:
-            raise ValueError(f"the report says the search was ended by {report.stopped!r}, the plan {plan.stopped!r}")
+            raise ValueError(
+                f"the report says the search was ended by {report.stopped!r}, the plan {plan.stopped!r}"
+            )
+
         rows = [(row.name, row.shape, row.dtype, row.placement) for row in report.inputs]
         _check_tensors("input", self.signature.inputs, plan.stage.inputs, rows, plan.stage.mesh)
         rows = [(row.shape, row.dtype, row.placement) for row in report.outputs]
@@ -111,10 +128,16 @@ class PlanFile(FileRecord):
         return self
 
 
-def plan_file(plan: Plan, report: Report, cluster: Mapping[str, Any], signature: PlanSignature) -> PlanFile:
+def plan_file(
+    plan: Plan, report: Report, cluster: Mapping[str, Any], signature: PlanSignature
+) -> PlanFile:
     """The file of `plan`: `report` is its summary, `cluster` what `Cluster.to_dict` gives."""
     return PlanFile(
-        autopar_version=autopar_version(), signature=signature, plan=plan, report=report, cluster=dict(cluster)
+        autopar_version=autopar_version(),
+        signature=signature,
+        plan=plan,
+        report=report,
+        cluster=dict(cluster),
     )
 
 
@@ -133,10 +156,13 @@ def dump(file: PlanFile, path: Path) -> None:
         "contents": packed_text(to_json(file)),
     }
     lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in fields.items())
+
     try:
         path.write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
     except OSError as error:
-        raise PlanFileError(f"the plan cannot be written to {path}: {_reason(error)}. Choose another path.") from error
+        raise PlanFileError(
+            f"the plan cannot be written to {path}: {_reason(error)}. Choose another path."
+        ) from error
 
 
 def to_json(file: PlanFile) -> str:
@@ -145,7 +171,10 @@ def to_json(file: PlanFile) -> str:
     for name in ("recomputation", "stopped", "errors", "carried", "carry_time_s"):
         if not fields["report"][name]:
             del fields["report"][name]
-    lines = (f"{json.dumps(key)}: {json.dumps(fields[key], sort_keys=True, allow_nan=False)}" for key in sorted(fields))
+    lines = (
+        f"{json.dumps(key)}: {json.dumps(fields[key], sort_keys=True, allow_nan=False)}"
+        for key in sorted(fields)
+    )
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
@@ -159,11 +188,15 @@ def load(path: Path) -> PlanFile:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise PlanFileError(f"no plan can be read from {path}: {_reason(error)}. Check the path.") from error
+        raise PlanFileError(
+            f"no plan can be read from {path}: {_reason(error)}. Check the path."
+        ) from error
+
     document = _document(path, content)
     if document["format_version"] == PACKED_VERSION:
         content = _unpacked(path, document.get("contents"))
         _document(path, content)
+
     try:
         return PlanFile.model_validate_json(content)
     except ValidationError as error:
@@ -178,7 +211,9 @@ def _unpacked(path: Path, contents: object) -> bytes:
             raise ValueError("it has no contents")
         return unpacked_text(contents).encode()
     except ValueError as error:
-        raise PlanFileError(f"{path} is a damaged plan file: {error}. Save the plan again, or plan again.") from error
+        raise PlanFileError(
+            f"{path} is a damaged plan file: {error}. Save the plan again, or plan again."
+        ) from error
 
 
 def _document(path: Path, content: bytes) -> dict[str, object]:
@@ -187,12 +222,16 @@ def _document(path: Path, content: bytes) -> dict[str, object]:
         document: object = from_json(content)
     except ValueError as error:
         what = str(error) if content.strip() else "it is empty"
-        raise PlanFileError(f"{path} is not JSON: {what}. Pass a file that Plan.save wrote.") from error
+        raise PlanFileError(
+            f"{path} is not JSON: {what}. Pass a file that Plan.save wrote."
+        ) from error
+
     fields = cast("dict[str, object]", document) if isinstance(document, dict) else {}
     if "format_version" not in fields:
         raise PlanFileError(
             f"{path} is JSON but no plan file: it has no field 'format_version'. Pass a file that Plan.save wrote."
         )
+
     found = fields["format_version"]
     if isinstance(found, bool) or found not in (FORMAT_VERSION, PACKED_VERSION):
         raise PlanFileError(
@@ -200,19 +239,24 @@ def _document(path: Path, content: bytes) -> dict[str, object]:
             f"{FORMAT_VERSION} and {PACKED_VERSION}. Plan again, or use the version that wrote it: "
             f"{fields.get('autopar_version')!r}."
         )
+
     return fields
 
 
 def _describe(error: ValidationError) -> str:
     """The first errors, each with where it stands, what is there and what is wrong with it."""
     errors = error.errors(include_url=False)
-    shown = [_describe_one(item["loc"], item["msg"], item["input"]) for item in errors[:_SHOWN_ERRORS]]
+    shown = [
+        _describe_one(item["loc"], item["msg"], item["input"]) for item in errors[:_SHOWN_ERRORS]
+    ]
     more = len(errors) - len(shown)
     return "; ".join(shown) + (f"; and {more} more" if more else "")
 
 
 def _describe_one(location: Sequence[int | str], message: str, value: object) -> str:
-    where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).lstrip(".")
+    where = "".join(
+        f"[{part}]" if isinstance(part, int) else f".{part}" for part in location
+    ).lstrip(".")
     text = message.removeprefix("Value error, ")
     given = repr(value)
     shown = f" (given {given})" if len(given) <= _SHOWN_CHARACTERS else ""
@@ -235,12 +279,19 @@ def _check_tensors(
         raise ValueError(
             f"the signature has {len(signature)} {what}s, the plan {len(placements)}, the report {len(rows)}"
         )
-    for position, (entry, placement, row) in enumerate(zip(signature, placements, rows, strict=True)):
+
+    for position, (entry, placement, row) in enumerate(
+        zip(signature, placements, rows, strict=True)
+    ):
         shape = entry[-2]
         if (*entry, str(placement)) != row:
-            raise ValueError(f"{what} {position}: the report says {row}, the plan {(*entry, str(placement))}")
+            raise ValueError(
+                f"{what} {position}: the report says {row}, the plan {(*entry, str(placement))}"
+            )
         if len(placement.dims) != len(shape) or not placement.fits(shape, mesh):
-            raise ValueError(f"{what} {position} of shape {shape} cannot be placed {placement} on mesh {mesh}")
+            raise ValueError(
+                f"{what} {position} of shape {shape} cannot be placed {placement} on mesh {mesh}"
+            )
 
 
 def autopar_version() -> str:

@@ -45,12 +45,14 @@ def agreed(bound: Bound, devices: Sequence[Any]) -> Bound:
     """
     if not spans_processes(devices):
         return bound
+
     processes = sorted({device.process_index for device in devices})
     if this_process() not in processes:
         raise InvalidMesh(
             f"this is process {this_process()}, but the plan's devices belong to processes {processes}: call the "
             "compiled function in these only"
         )
+
     packed = PackedPlan.of(bound.record).model_dump_json().encode()
     order = ",".join(str(device.id) for device in devices)
     own = f"{order} {bound.record.fingerprint} {sha256(packed).hexdigest()}".encode()
@@ -58,6 +60,7 @@ def agreed(bound: Bound, devices: Sequence[Any]) -> Bound:
     _refuse_differences(told, processes)
     if len({plan for _, _, plan in told}) == 1:
         return bound
+
     is_first = this_process() == processes[0]
     first = gathered(packed if is_first else b"", devices)[0]
     return bound if is_first else _with_plan(bound, first)
@@ -88,7 +91,9 @@ def _with_plan(bound: Bound, packed: bytes) -> Bound:
 # The same values ------------------------------------------------------------------------------------------------------
 
 
-def same_everywhere(names: Sequence[str], values: Sequence[Any], devices: Sequence[Any]) -> list[Any]:
+def same_everywhere(
+    names: Sequence[str], values: Sequence[Any], devices: Sequence[Any]
+) -> list[Any]:
     """`values` with those that this process holds alone, but for typed keys, as numpy arrays.
 
     For all processes of `devices` to call.
@@ -108,7 +113,9 @@ def same_everywhere(names: Sequence[str], values: Sequence[Any], devices: Sequen
     summaries = gathered_rows(sha256(digests).digest(), devices)
     if len(set(summaries.values())) > 1:
         raise DifferentValues(_difference(names, gathered_rows(digests, devices)))
-    return [hosts[n] if n in hosts and not _is_key(value) else value for n, value in enumerate(values)]
+    return [
+        hosts[n] if n in hosts and not _is_key(value) else value for n, value in enumerate(values)
+    ]
 
 
 def is_over_processes(value: Any) -> bool:
@@ -122,7 +129,9 @@ def check_global_shapes(arguments: Arguments, values: Sequence[Any], planned: Si
     Raises:
       SignatureMismatch: if one has not: so it is where each process passes rows that are others than the plan wants.
     """
-    for name, value, aval, wanted in zip(arguments.leaf_names, values, arguments.avals, planned.types, strict=True):
+    for name, value, aval, wanted in zip(
+        arguments.leaf_names, values, arguments.avals, planned.types, strict=True
+    ):
         if is_over_processes(value) and type_of(aval) != wanted:
             raise SignatureMismatch(
                 f"{name} is an array over several processes, {aval.dtype}{list(aval.shape)}, but a plan was asked for "
@@ -156,7 +165,10 @@ def _difference(names: Sequence[str], digests: Mapping[int, bytes]) -> str:
         for process, row in digests.items():
             holders.setdefault(row[n * _DIGEST_BYTES : (n + 1) * _DIGEST_BYTES], []).append(process)
         if len(holders) > 1:
-            found.append(f"{name} ({' / '.join(_held(digest, group) for digest, group in holders.items())})")
+            found.append(
+                f"{name} ({' / '.join(_held(digest, group) for digest, group in holders.items())})"
+            )
+
     more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
     return (
         f"the processes pass different values of {', '.join(found[:_SHOWN])}{more}. Each has to pass the same whole "
@@ -180,9 +192,12 @@ def slices_of(name: str, shape: Sequence[int], sharding: Any, process: int) -> S
       InvalidMesh: if none of the devices is of this process, or what they hold is no box.
     """
     indices = sharding.devices_indices_map(tuple(shape))
-    mine = {_box(index, shape) for device, index in indices.items() if device.process_index == process}
+    mine = {
+        _box(index, shape) for device, index in indices.items() if device.process_index == process
+    }
     if not mine:
         raise InvalidMesh(f"process {process} has none of the plan's devices. Name one that has.")
+
     spans = [sorted({box[dim] for box in mine}) for dim in range(len(shape))]
     is_box = len(mine) == prod(map(len, spans)) and all(map(_is_row, spans))
     if not is_box:
@@ -191,6 +206,7 @@ def slices_of(name: str, shape: Sequence[int], sharding: Any, process: int) -> S
             f"process {process} holds {shown} of {name}, which no slices name. Make the array by "
             f"jax.make_array_from_callback, which asks for each of them."
         )
+
     return tuple(slice(parts[0][0], parts[-1][1]) for parts in spans)
 
 

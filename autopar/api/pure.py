@@ -29,7 +29,9 @@ Kwargs = dict[str, Any]
 class Pure:
     """A function of arrays with its plans. `given` is a plan that it runs; `late` completes its settings."""
 
-    def __init__(self, fn: Function, settings: Settings, given: Plan | None = None, late: Late | None = None) -> None:
+    def __init__(
+        self, fn: Function, settings: Settings, given: Plan | None = None, late: Late | None = None
+    ) -> None:
         self.fn = fn
         self.settings = settings
         self.late = late
@@ -43,7 +45,10 @@ class Pure:
         self._runners: dict[object, Runner] = {}
         self._calls: dict[object, PlannedCall] = {}
         self.dispatch = Dispatch(
-            function_name(self.fn), self.settings, self.runner, tells=not isinstance(self.fn, FlatFunction)
+            function_name(self.fn),
+            self.settings,
+            self.runner,
+            tells=not isinstance(self.fn, FlatFunction),
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -123,7 +128,9 @@ class Pure:
         return made
 
     def _key(self, args: Args, kwargs: Kwargs) -> Signature:
-        return call_signature(args, kwargs, self.settings.static_argnums, self.settings.shardings == "keep")
+        return call_signature(
+            args, kwargs, self.settings.static_argnums, self.settings.shardings == "keep"
+        )
 
     def _plan(self, key: Signature, args: Args, kwargs: Kwargs) -> Plan:
         if key not in self._plans:
@@ -134,7 +141,9 @@ class Pure:
         given = self._given
         if given is None:
             settings = self.settings if self.late is None else self.late(self.settings)
-            on_other_meshes = [plan for other, plan in self._plans.items() if other.differs_by_mesh(key)]
+            on_other_meshes = [
+                plan for other, plan in self._plans.items() if other.differs_by_mesh(key)
+            ]
             return make_plan(self.fn, settings, args, kwargs, on_other_meshes)
         if given.is_bound and given.bound.fn is self.fn and is_call_of(given.bound.traced, key):
             return given

@@ -33,7 +33,8 @@ class Runner:
     """
 
     def __init__(self, bound: Bound, devices: Sequence[Any]) -> None:
-        program, traced = bound.planned.program, bound.traced
+        program = bound.planned.program
+        traced = bound.traced
         jax_mesh = bound.jax_mesh(devices)
         keys = Keys(dict(traced.key_inputs), dict(traced.key_outputs))
         weak = [n for n, aval in enumerate(traced.output_avals) if aval.weak_type]
@@ -46,6 +47,7 @@ class Runner:
         self._names = tuple(tensor.name for tensor in traced.graph.inputs)
         self._devices = tuple(devices)
         self._is_local = not spans_processes(devices)
+
         self._run = wrap(program, jax_mesh, traced.graph.donated, weak, keys)
 
     @property
@@ -100,7 +102,11 @@ class Runner:
         """Those of `misplaced` that are sharded, but not whole everywhere, and lie otherwise than planned."""
 
         def is_moved(leaf: Any, sharding: NamedSharding) -> bool:
-            if not isinstance(leaf, jax.Array) or not is_sharded(leaf) or leaf.sharding.is_fully_replicated:
+            if (
+                not isinstance(leaf, jax.Array)
+                or not is_sharded(leaf)
+                or leaf.sharding.is_fully_replicated
+            ):
                 return False
             return not leaf.sharding.is_equivalent_to(sharding, leaf.ndim)
 
@@ -123,7 +129,9 @@ class Runner:
         tensors = self._traced.graph.inputs[len(self._types) :]
         specs = [
             jax.ShapeDtypeStruct(one.shape, one.dtype, sharding=sharding)
-            for one, sharding in zip((*self._traced.input_avals, *tensors), self._shardings, strict=True)
+            for one, sharding in zip(
+                (*self._traced.input_avals, *tensors), self._shardings, strict=True
+            )
         ]
         jitted: Any = self._run
         with without_mesh():
@@ -207,13 +215,19 @@ class Dispatch:
         runner, misplaced = found
         return self._run(runner, misplaced, call.leaves) if misplaced else runner.run(call.leaves)
 
-    def in_place(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def in_place(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments of a call, those moved that do not lie in place."""
         call = read_call(args, kwargs, self._static_argnums)
         runner, misplaced = self._fitting(call, args, kwargs)
-        return put_back(call, runner.in_place(call.leaves, misplaced)) if misplaced else (args, kwargs)
+        return (
+            put_back(call, runner.in_place(call.leaves, misplaced)) if misplaced else (args, kwargs)
+        )
 
-    def _fitting(self, call: ReadCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Runner, list[int]]:
+    def _fitting(
+        self, call: ReadCall, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Runner, list[int]]:
         """The runner for a call, and which of its arguments do not lie in place."""
         found = self._known(call)
         if found is not None:
@@ -243,6 +257,7 @@ class Dispatch:
         """Warns, the first time that there are any, of arrays that are moved."""
         if not moved:
             return
+
         self._has_told = True
         count = f"{len(moved)} arrays" if len(moved) > 1 else "an array"
         size = sum(leaves[n].nbytes for n in moved)

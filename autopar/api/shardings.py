@@ -38,7 +38,12 @@ class Shapes:
     def of(cls, traced: Traced) -> Shapes:
         """Those of a traced function."""
         outputs = [traced.graph.output_name(n) for n in range(len(traced.graph.outputs))]
-        return cls(traced.in_tree, [tensor.name for tensor in traced.graph.inputs], traced.out_tree, outputs)
+        return cls(
+            traced.in_tree,
+            [tensor.name for tensor in traced.graph.inputs],
+            traced.out_tree,
+            outputs,
+        )
 
 
 def pinned(settings: Settings, shapes: Shapes, leading: int = 0) -> Settings:
@@ -52,10 +57,15 @@ def pinned(settings: Settings, shapes: Shapes, leading: int = 0) -> Settings:
     Raises:
       InvalidOption: for shardings that are no prefix of the arguments or results.
     """
-    pins = [*_pins_of_inputs(settings.in_shardings, shapes, leading), *_pins_of_outputs(settings.out_shardings, shapes)]
+    pins = [
+        *_pins_of_inputs(settings.in_shardings, shapes, leading),
+        *_pins_of_outputs(settings.out_shardings, shapes),
+    ]
     if not pins:
         return settings
-    return replace(settings, constraints=(*settings.constraints, *pins), in_shardings=None, out_shardings=None)
+    return replace(
+        settings, constraints=(*settings.constraints, *pins), in_shardings=None, out_shardings=None
+    )
 
 
 def _pins_of_inputs(given: Any, shapes: Shapes, leading: int) -> Iterator[Constraint]:
@@ -74,6 +84,7 @@ def _pins(what: str, prefix: Any, positions: Any, names: Sequence[str]) -> Itera
     """A pin for each leaf of `positions` over which `prefix` has a sharding."""
     if prefix is None:
         return
+
     marked = untyped_jax.tree.map(_marked, prefix, is_leaf=is_sharding)
     try:
         shardings = untyped_jax.tree.broadcast(marked, positions, is_leaf=is_sharding)
@@ -84,6 +95,7 @@ def _pins(what: str, prefix: Any, positions: Any, names: Sequence[str]) -> Itera
             f"{what} is no prefix of the {side}: {reason}. Give one sharding for all, or their structure down to where "
             f"one holds for all below"
         ) from error
+
     leaves: list[Any] = untyped_jax.tree.leaves(shardings, is_leaf=is_sharding)
     numbers: list[int] = untyped_jax.tree.leaves(positions)
     for sharding, position in zip(leaves, numbers, strict=True):
@@ -98,7 +110,9 @@ def _marked(sharding: Any) -> Any:
 # Arrays kept where they lie -------------------------------------------------------------------------------------------
 
 
-def kept(settings: Settings, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Settings:
+def kept(
+    settings: Settings, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Settings:
     """`settings` with a pin for every argument that is sharded, on the mesh of these, if sharded ones are kept.
 
     Raises:
@@ -112,7 +126,11 @@ def kept(settings: Settings, fn: Callable[..., Any], args: tuple[Any, ...], kwar
     if not lying:
         return settings
     pins = tuple(Pin(Named(name), Layout(_dims(sharding.spec))) for name, sharding in lying.items())
-    return replace(settings, mesh=_mesh_of(settings, lying), constraints=(*settings.constraints, Follow(_KEEP, pins)))
+    return replace(
+        settings,
+        mesh=_mesh_of(settings, lying),
+        constraints=(*settings.constraints, Follow(_KEEP, pins)),
+    )
 
 
 def _named(name: str, sharding: Any) -> NamedSharding:
@@ -132,16 +150,23 @@ def _mesh_of(settings: Settings, lying: dict[str, NamedSharding]) -> Any:
                 f"{_KEEP}: argument {first} lies on {_show(sharding.mesh)}, argument {name} on {_show(other.mesh)}: a "
                 f"plan has one mesh. Put them on one, or pass shardings='move'."
             )
+
     asked = settings.mesh
     if asked is None:
         return sharding.mesh if isinstance(sharding.mesh, Mesh) else dict(sharding.mesh.shape)
-    is_same = _are_one(asked, sharding.mesh) if isinstance(asked, Mesh) else _axes(asked) == _axes(sharding.mesh.shape)
+
+    is_same = (
+        _are_one(asked, sharding.mesh)
+        if isinstance(asked, Mesh)
+        else _axes(asked) == _axes(sharding.mesh.shape)
+    )
     if not is_same:
         shown = _show(asked) if isinstance(asked, Mesh) else DeviceMesh(_axes(asked))
         raise InvalidMesh(
             f"{_KEEP}: argument {first} lies on {_show(sharding.mesh)}, and mesh {shown} is asked for. Leave out "
             f"mesh, or pass shardings='move'."
         )
+
     return asked
 
 
@@ -149,7 +174,9 @@ def _are_one(a: AnyMesh, b: AnyMesh) -> bool:
     """Whether two meshes have the same axes, over the same devices where both have any."""
     if _axes(a.shape) != _axes(b.shape):
         return False
-    return not (isinstance(a, Mesh) and isinstance(b, Mesh)) or list(a.devices.flat) == list(b.devices.flat)
+    return not (isinstance(a, Mesh) and isinstance(b, Mesh)) or list(a.devices.flat) == list(
+        b.devices.flat
+    )
 
 
 def _axes(shape: Any) -> tuple[tuple[str, int], ...]:
@@ -157,9 +184,16 @@ def _axes(shape: Any) -> tuple[tuple[str, int], ...]:
 
 
 def _show(mesh: AnyMesh) -> str:
-    devices = f" over devices {[device.id for device in mesh.devices.flat]}" if isinstance(mesh, Mesh) else ""
+    devices = (
+        f" over devices {[device.id for device in mesh.devices.flat]}"
+        if isinstance(mesh, Mesh)
+        else ""
+    )
     return f"mesh {DeviceMesh(_axes(mesh.shape))}{devices}"
 
 
 def _dims(spec: PartitionSpec) -> Spec:
-    return tuple(() if entry is None else (entry,) if isinstance(entry, str) else tuple(entry) for entry in spec)
+    return tuple(
+        () if entry is None else (entry,) if isinstance(entry, str) else tuple(entry)
+        for entry in spec
+    )

@@ -71,11 +71,13 @@ class PlanningTarget:
             (asked,) = self.meshes
             is_part = asked.axes == mesh.axes and set(asked.whole.axes) <= set(mesh.whole.axes)
             return (mesh,) if is_part else self.meshes
+
         if mesh.size != count:
             raise InvalidMesh(
                 f"the function's own shardings are for mesh {mesh} of {mesh.size} devices, cluster "
                 f"{self.cluster.name!r} has {count}. Name a cluster of {mesh.size}, or take the shardings out."
             )
+
         return (mesh,)
 
 
@@ -92,11 +94,13 @@ def _cluster(settings: Settings, devices: tuple[Any, ...] | None) -> Cluster:
     given = settings.cluster
     if isinstance(given, Cluster):
         return given
+
     if given is not None and not isinstance(given, str | Path):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UnknownCluster(
             f"cluster is {given!r}: pass a profile's name or path, an autopar.Cluster, or None for the devices that "
             f"are present"
         )
+
     try:
         if given is not None:
             return load_cluster(given)
@@ -110,16 +114,21 @@ def _meshes(settings: Settings, cluster: Cluster) -> tuple[DeviceMesh, ...]:
     count = cluster.topology.device_count
     if settings.mesh is None:
         return mesh_shapes(cluster.topology.sizes, settings.options.max_mesh_axes)
+
     sizes: object = settings.mesh.shape if isinstance(settings.mesh, Mesh) else settings.mesh
     if not isinstance(sizes, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidMesh(
             f"mesh is {sizes!r}: pass axis sizes by name, such as {{'data': 2, 'model': 4}}, a jax.sharding.Mesh, "
             f"or None to have them chosen"
         )
-    mesh = DeviceMesh.of({str(name): size for name, size in cast("Mapping[str, int]", sizes).items()})
+
+    mesh = DeviceMesh.of(
+        {str(name): size for name, size in cast("Mapping[str, int]", sizes).items()}
+    )
     if mesh.size != count:
         raise InvalidMesh(
             f"mesh {mesh} has {mesh.size} devices, cluster {cluster.name!r} has {count}. "
             f"Choose axis sizes whose product is {count}, or mesh=None to have them chosen."
         )
+
     return (mesh.searched,)

@@ -69,7 +69,13 @@ class Backend:
         return frozenset()
 
     def product_turns_s(
-        self, op: OpNode, elements: tuple[Number, Number, Number], flops: Number, device: Device, *, turned: bool
+        self,
+        op: OpNode,
+        elements: tuple[Number, Number, Number],
+        flops: Number,
+        device: Device,
+        *,
+        turned: bool,
     ) -> Number:
         """Seconds in which operands are put in order beside a product.
 
@@ -98,7 +104,9 @@ class Backend:
         del program
         return frozenset()
 
-    def set_aside(self, program: ShardedProgram, donated: Sequence[int], workspace: Workspace) -> SetAside | None:
+    def set_aside(
+        self, program: ShardedProgram, donated: Sequence[int], workspace: Workspace
+    ) -> SetAside | None:
         """Bytes of one device: arguments + results + temporaries - results in donated arguments; None: not known.
 
         Args:

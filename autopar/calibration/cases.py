@@ -74,17 +74,22 @@ class Case:
             return float(self.dims[2])
         if self.what != "work":
             return 0.0
+
         if self.kind in CONVOLUTIONS:
             batch, image, window, c_in, c_out = self.dims
             return 2.0 * batch * image**2 * window**2 * c_in * c_out
+
         if self.kind == "attention":
             batch, length, heads, width = self.dims
             return 4.0 * batch * heads * length**2 * width
+
         if self.kind in POOLS:
             batch, image, channels = self.dims
             return float(batch * image**2 * channels)
+
         if len(self.dims) == 1:
             return float(self.dims[0] * (2 * CHAIN if self.kind == "other" else 1))
+
         return float(prod(self.dims))
 
     @property
@@ -98,11 +103,19 @@ class Case:
         if self.kind in CONVOLUTIONS:
             batch, image, window, c_in, c_out = map(float, self.dims)
             places = batch * image**2
-            x, w, y = places * c_in, window**2 * c_in * c_out, places * c_out
-            of_result = {CONVOLUTIONS[0]: (w, y, c_out), CONVOLUTIONS[1]: (w, x, c_in), CONVOLUTIONS[2]: (y, w, c_out)}
+            x = places * c_in
+            w = window**2 * c_in * c_out
+            y = places * c_out
+            of_result = {
+                CONVOLUTIONS[0]: (w, y, c_out),
+                CONVOLUTIONS[1]: (w, x, c_in),
+                CONVOLUTIONS[2]: (y, w, c_out),
+            }
             return convolution_elements(*of_result[self.kind], self.operations)
+
         if self.what != "product":
             return None
+
         b, m, n, k = map(float, self.dims)
         return b * m * k, b * k * n, b * m * n
 
@@ -112,7 +125,13 @@ class Case:
         if self.kind not in PACKS:
             return None
         rows, columns = self.dims
-        return Case("product", "dot_general", (1, columns, PACKED_COLUMNS, rows), self.dtype, arrays=self.arrays)
+        return Case(
+            "product",
+            "dot_general",
+            (1, columns, PACKED_COLUMNS, rows),
+            self.dtype,
+            arrays=self.arrays,
+        )
 
     def sample(self, time_s: float) -> Sample:
         """The case, measured."""
@@ -131,13 +150,18 @@ class Case:
 
     def __str__(self) -> str:
         shape = "x".join(map(str, self.dims))
-        groups = f" over {prod(self.mesh[a] for a in self.axes)} of {prod(self.mesh)}" if self.mesh else ""
+        groups = (
+            f" over {prod(self.mesh[a] for a in self.axes)} of {prod(self.mesh)}"
+            if self.mesh
+            else ""
+        )
         return f"{self.kind} {shape} {self.dtype}{groups}"
 
     def _moved_elements(self) -> float:
         if self.kind in CONVOLUTIONS:
             batch, image, window, c_in, c_out = self.dims
             return float(batch * image**2 * (c_in + c_out) + window**2 * c_in * c_out)
+
         if self.elements is not None:
             return sum(self.elements)
         if self.kind == "attention":
@@ -148,6 +172,7 @@ class Case:
             return float(self.dims[0])
         if self.what == "picking":
             return _PICKED_TIMES[self.kind] * self.dims[1] * self.dims[2]
+
         times = {
             "axpy": 3,
             "other": 3,
@@ -203,7 +228,8 @@ def _coarse_first(cases: list[Case]) -> list[Case]:
 
 
 def _moving(extent: Extent) -> Iterator[Case]:
-    size, step = 2**10, 16 if extent.quick else 4
+    size = 2**10
+    step = 16 if extent.quick else 4
     while size * 4 <= extent.most_bytes:
         for kind in ("axpy",) if extent.quick else ("axpy", "scale"):
             yield Case("moving", kind, (size,), arrays=extent.arrays(8 * size))
@@ -243,10 +269,16 @@ def _elementwise(extent: Extent) -> Iterator[Case]:
 def _rearranging(extent: Extent) -> Iterator[Case]:
     side = extent.side
     yield from _reducing(extent)
-    for rows in (side, side // 4) if extent.quick else (side, side // 4, side // 2, side // 8, side // 16):
+    for rows in (
+        (side, side // 4) if extent.quick else (side, side // 4, side // 2, side // 8, side // 16)
+    ):
         yield Case("work", "transpose", (rows, rows), arrays=extent.arrays(8 * rows**2))
+
     for rows in (side // 4,) if extent.quick else (side // 4, side // 16):
-        yield Case("work", "transpose:rows", (rows, rows // 4, 32), arrays=extent.arrays(64 * rows**2))
+        yield Case(
+            "work", "transpose:rows", (rows, rows // 4, 32), arrays=extent.arrays(64 * rows**2)
+        )
+
     yield from _packing(extent)
     if not extent.quick:
         for kind in POOLS:
@@ -261,7 +293,12 @@ def _picking(extent: Extent) -> Iterator[Case]:
     for row in (side, 8) if extent.quick else (side, 8, 64, 1):
         count = min(16 * side, side**2 // 4 // row)
         for kind in PICKING:
-            yield Case("picking", kind, (side**2 // row, row, count), arrays=min(4, extent.arrays(8 * row * count)))
+            yield Case(
+                "picking",
+                kind,
+                (side**2 // row, row, count),
+                arrays=min(4, extent.arrays(8 * row * count)),
+            )
 
 
 def _reducing(extent: Extent) -> Iterator[Case]:
@@ -299,15 +336,26 @@ def _convolutions(extent: Extent) -> Iterator[Case]:
 def _collectives(extent: Extent, processes: int, local_devices: int) -> Iterator[Case]:
     """Every kind over every mesh, at every size; sizes outermost, ends first."""
     exponents = (10, 20, 24) if extent.quick else (10, 24, 20, 16, 22, 18, 19, 21, 17)
+
     for exponent in exponents:
         elements = min(2**exponent, int(extent.most_bytes)) // 4
         for mesh, axes in group_meshes(processes, local_devices):
             for kind in COLLECTIVES:
-                members, count = prod(mesh[a] for a in axes), extent.arrays(8 * elements)
-                yield Case("collective", kind, (elements // members * members,), mesh=mesh, axes=axes, arrays=count)
+                members = prod(mesh[a] for a in axes)
+                count = extent.arrays(8 * elements)
+                yield Case(
+                    "collective",
+                    kind,
+                    (elements // members * members,),
+                    mesh=mesh,
+                    axes=axes,
+                    arrays=count,
+                )
 
 
-def group_meshes(processes: int, local_devices: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+def group_meshes(
+    processes: int, local_devices: int
+) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
     """The meshes and axes whose groups are measured: within a process, across processes, and both in one.
 
     Groups of every size that divides the devices of a process, or the processes, evenly.

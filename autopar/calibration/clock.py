@@ -12,7 +12,13 @@ import numpy as np
 
 from autopar._compat import untyped_jax
 from autopar.calibration.cases import Case
-from autopar.calibration.programs import Program, fresh_programs, inner_rounds, program_of, straight_programs
+from autopar.calibration.programs import (
+    Program,
+    fresh_programs,
+    inner_rounds,
+    program_of,
+    straight_programs,
+)
 from autopar.errors import AutoparError
 
 Agree = Callable[[float], float]
@@ -51,7 +57,11 @@ class JaxClock:
             return self._fresh_s(case)
         if case.beside is None:
             return self._case_s(case)
-        return _longer_s(self._case_s(case), self._case_s(case.beside), f"{case} takes no longer than {case.beside}")
+        return _longer_s(
+            self._case_s(case),
+            self._case_s(case.beside),
+            f"{case} takes no longer than {case.beside}",
+        )
 
     def _case_s(self, case: Case) -> float:
         platform = self.devices[0].platform
@@ -67,20 +77,29 @@ class JaxClock:
 
         def call(number: int, times: int) -> float:
             start = perf_counter()
-            held[number] = untyped_jax.block_until_ready(programs[number].run(np.int32(times), *held[number]))
+            held[number] = untyped_jax.block_until_ready(
+                programs[number].run(np.int32(times), *held[number])
+            )
             return self.agree(perf_counter() - start)
 
         for number in range(len(programs)):
             call(number, 1)
-        seconds, times = call(0, 1), 1
-        while (seconds < self.call_s and times < 2**20) or (seconds < 4 * self.call_s and times < 4):
+
+        seconds = call(0, 1)
+        times = 1
+        while (seconds < self.call_s and times < 2**20) or (
+            seconds < 4 * self.call_s and times < 4
+        ):
             wanted = times * min(16.0, 1.0 + 1.2 * self.call_s / max(seconds, 1e-6))
             times = min(2**20, max(int(wanted), min(4, 2 * times)))
             seconds = call(0, times)
+
         count = self.calls if seconds < LONG_S else 1
         turns = [[call(number, times) for number in range(len(programs))] for _ in range(count)]
         rounds = [times * program.inner for program in programs]
-        return tuple(median(mine) / each for mine, each in zip(zip(*turns, strict=True), rounds, strict=True))
+        return tuple(
+            median(mine) / each for mine, each in zip(zip(*turns, strict=True), rounds, strict=True)
+        )
 
     def _fresh_s(self, case: Case) -> float:
         """How much longer a kernel takes whose result is in new memory than one that writes over its operand."""
@@ -92,7 +111,9 @@ class JaxClock:
             times[bool(number % 2)].append(self.agree(perf_counter() - start))
             operand = operand if number % 2 else made
             del made
-        return _longer_s(median(times[True][1:]), median(times[False][1:]), "new memory takes no longer than old")
+        return _longer_s(
+            median(times[True][1:]), median(times[False][1:]), "new memory takes no longer than old"
+        )
 
 
 def _longer_s(long_s: float, short_s: float, otherwise: str) -> float:

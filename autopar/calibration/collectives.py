@@ -20,13 +20,18 @@ Whole = Callable[..., Operands]
 def before_and_after(case: Case) -> Shapes:
     """A device's operand and result of a collective."""
     members = prod(case.mesh[a] for a in case.axes)
-    whole, part = ((case.dims[0],), case.dtype), ((case.dims[0] // members,), case.dtype)
-    return part if case.kind == "all_gather" else whole, part if case.kind == "reduce_scatter" else whole
+    whole = ((case.dims[0],), case.dtype)
+    part = ((case.dims[0] // members,), case.dtype)
+    return (
+        part if case.kind == "all_gather" else whole,
+        part if case.kind == "reduce_scatter" else whole,
+    )
 
 
 def sent(case: Case, axes: tuple[str, ...]) -> Callable[[Any], Any]:
     """The collective, of one device's operand."""
     members = prod(case.mesh[a] for a in case.axes)
+
     match case.kind:
         case "all_reduce":
             return lambda x: lax.psum(x, axes)
@@ -48,10 +53,12 @@ def between_kernels(case: Case, names: tuple[str, ...]) -> tuple[Shapes, Whole, 
     operand that is sent at once is copied first. Each array waits for the one before: no collectives are combined (XLA
     makes one all-reduce of several), and none follows another before the devices have computed.
     """
-    shapes, send = before_and_after(case), sent(case, tuple(names[a] for a in case.axes))
+    shapes = before_and_after(case)
+    send = sent(case, tuple(names[a] for a in case.axes))
 
     def between(*operands: Any) -> Operands:
-        held, waited = list(operands), 0.001
+        held = list(operands)
+        waited = 0.001
         for n in range(0, len(held), 2):
             held[n + 1] = _kernel(send(_kernel(held[n], waited)), 0.001)
             waited = _first(held[n + 1])

@@ -25,11 +25,16 @@ def machine_of(devices: Sequence[Any], name: str | None, agree: Agree, day: date
     processes = sorted({device.process_index for device in devices})
     counts = {sum(d.process_index == process for d in devices) for process in processes}
     if len(counts) > 1:
-        raise ValueError(f"processes have {sorted(counts)} devices; calibrate as many devices in every process")
+        raise ValueError(
+            f"processes have {sorted(counts)} devices; calibrate as many devices in every process"
+        )
+
     inner = ("device", counts.pop())
     levels = (inner,) if len(processes) == 1 else (("process", len(processes)), inner)
     kind: str = devices[0].device_kind
-    usual = f"{kind.lower().replace(' ', '-')}-{'x'.join(str(size) for _, size in levels)}-calibrated"
+    usual = (
+        f"{kind.lower().replace(' ', '-')}-{'x'.join(str(size) for _, size in levels)}-calibrated"
+    )
     return Machine(
         name=name or usual,
         device=kind,
@@ -51,13 +56,19 @@ def extent_of(machine: Machine, quick: bool) -> Extent:
     """How large the cases are: on processors sides of 1024, on accelerators of 4096; arrays take 1/64 of the memory."""
     part = machine.device_count if machine.shared else 1
     most_bytes = min(2.0**30, machine.memory_bytes / 32) / part
-    return Extent(1024 if machine.shared else 4096, most_bytes, quick, machine.compiler == "xla_cpu")
+    return Extent(
+        1024 if machine.shared else 4096, most_bytes, quick, machine.compiler == "xla_cpu"
+    )
 
 
 def _how(devices: Sequence[Any], processes: int) -> str:
     """On what was measured, and with what, for the source of every number."""
     what = f"{len(devices)} devices of kind {devices[0].device_kind}"
-    cores = f" that share {os.cpu_count()} cores ({platform.machine()})" if devices[0].platform == "cpu" else ""
+    cores = (
+        f" that share {os.cpu_count()} cores ({platform.machine()})"
+        if devices[0].platform == "cpu"
+        else ""
+    )
     split = f" in {processes} processes" if processes > 1 else ""
     return f"autopar calibrate, JAX {jax_version()}, {what}{cores}{split}"
 
@@ -73,7 +84,8 @@ def _memory_bytes(device: Any, agree: Agree) -> float:
 def _host_count(agree: Agree) -> int:
     """The number of machines, as far as their names tell: each process asks for the names above its own."""
     mine = float(crc32(platform.node().encode()) % 2**20)
-    count, highest = 0, agree(mine)
+    count = 0
+    highest = agree(mine)
     while highest >= 0:
         count += 1
         highest = agree(mine if mine < highest else -1.0)

@@ -13,7 +13,13 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from autopar._compat import make_mesh, shard_map, untyped_jax
 from autopar.calibration.cases import CHAIN, PACKED_COLUMNS, PACKS, POOLS, Case
-from autopar.calibration.collectives import Operands, Shapes, before_and_after, between_kernels, sent
+from autopar.calibration.collectives import (
+    Operands,
+    Shapes,
+    before_and_after,
+    between_kernels,
+    sent,
+)
 from cost_models.curves import CONVOLUTIONS
 
 lax = untyped_jax.lax
@@ -88,7 +94,9 @@ def straight_programs(case: Case, devices: Sequence[Any]) -> tuple[Program, Prog
     if case.what == "collective":
         shapes, body, beside = between_kernels(case, mesh.axis_names)
     else:
-        (shapes, body), beside = _of_arrays(_made(case, mesh.axis_names, _untouched), case.arrays), _nothing
+        (shapes, body) = _of_arrays(_made(case, mesh.axis_names, _untouched), case.arrays)
+        beside = _nothing
+
     specs = tuple(spec for _ in shapes)
 
     def program(once: Callable[..., Operands], inner: int) -> Program:
@@ -109,12 +117,15 @@ def _nothing(*operands: Any) -> Operands:
     return operands
 
 
-def fresh_programs(case: Case, devices: Sequence[Any]) -> tuple[Callable[[Any], Any], Callable[[Any], Any], Any]:
+def fresh_programs(
+    case: Case, devices: Sequence[Any]
+) -> tuple[Callable[[Any], Any], Callable[[Any], Any], Any]:
     """Twice the operand, in memory that is new, and in the operand's own; and the operand."""
     mesh = _mesh(case, devices)
     spec = PartitionSpec(mesh.axis_names)
     mapped = shard_map(_scaled, mesh, (spec,), spec, check_vma=False)
-    new, old = untyped_jax.jit(mapped), untyped_jax.jit(mapped, donate_argnums=(0,))
+    new = untyped_jax.jit(mapped)
+    old = untyped_jax.jit(mapped, donate_argnums=(0,))
     return new, old, _filled(mesh, case.dims, case.dtype, case.dims[0])
 
 
@@ -134,7 +145,8 @@ def _operands(case: Case, mesh: Mesh, shapes: Shapes) -> tuple[Any, ...]:
 
 def _filled(mesh: Mesh, shape: tuple[int, ...], dtype: str, rows: int) -> Any:
     """An array of `shape` on every device, of small numbers that are not all the same; integers are below `rows`."""
-    whole, spec = (shape[0] * mesh.size, *shape[1:]), PartitionSpec(mesh.axis_names)
+    whole = (shape[0] * mesh.size, *shape[1:])
+    spec = PartitionSpec(mesh.axis_names)
     draw = np.random.default_rng(0)
     block = draw.integers(rows, size=shape) if dtype == "int32" else draw.uniform(0.5, 1.0, shape)
     made = np.asarray(block).astype(jnp.dtype(dtype))
@@ -152,7 +164,9 @@ def _of_arrays(made: tuple[Shapes, Body], count: int) -> tuple[Shapes, Body]:
 
     def all_of_them(*operands: Any) -> Operands:
         again: Callable[..., Operands] = body
-        return tuple(out for n in range(0, count * width, width) for out in again(*operands[n : n + width]))
+        return tuple(
+            out for n in range(0, count * width, width) for out in again(*operands[n : n + width])
+        )
 
     several: Any = all_of_them
     return shapes * count, several
@@ -179,6 +193,7 @@ def _made(case: Case, names: tuple[str, ...], touch: Touch) -> tuple[Shapes, Bod
         return _pool(case, touch)
     if case.kind in PACKS:
         return _packed(case, touch)
+
     return _by_rows(case, touch)
 
 
@@ -238,7 +253,9 @@ _FUNCTIONS: Mapping[str, Callable[[Any], Any]] = {
 def _random(value: Any) -> Any:
     """As many random numbers, by a key made of the first two."""
     key = lax.bitcast_convert_type(value[:2].astype(jnp.float32), jnp.uint32)
-    return untyped_jax.random.uniform(untyped_jax.random.wrap_key_data(key, impl="threefry2x32"), value.shape)
+    return untyped_jax.random.uniform(
+        untyped_jax.random.wrap_key_data(key, impl="threefry2x32"), value.shape
+    )
 
 
 def _chain(value: Any, other: Any) -> Any:
@@ -252,15 +269,24 @@ def _by_rows(case: Case, touch: Touch) -> tuple[Shapes, Body]:
     table = (case.dims, case.dtype)
     if case.kind == "transpose":
         return (table, ((columns, rows), case.dtype)), lambda x, y: (touch(x, y), x.T)
+
     if case.kind == "transpose:rows":
-        return (table, ((columns, rows, *case.dims[2:]), case.dtype)), lambda x, y: (touch(x, y), x.swapaxes(0, 1))
+        return (table, ((columns, rows, *case.dims[2:]), case.dtype)), lambda x, y: (
+            touch(x, y),
+            x.swapaxes(0, 1),
+        )
+
     if case.kind == "sort":
         return (table,), lambda x: (lax.sort(1.0 - x, dimension=1),)
     if case.kind == "cumsum":
         return (table,), lambda x: (lax.cumsum(x, axis=1) * (1.0 / columns),)
+
     if case.kind == "concatenate":
         part = ((rows // 4, columns), case.dtype)
-        return (part, part, part, part, ((rows // 4 * 4 * columns,), case.dtype)), _side_by_side(touch)
+        return (part, part, part, part, ((rows // 4 * 4 * columns,), case.dtype)), _side_by_side(
+            touch
+        )
+
     kind, _, last = case.kind.partition(":")
     dim, left = (1, rows) if last or kind == "argmax" else (0, columns)
     reduce = {"reduce_sum": jnp.sum, "reduce_max": jnp.max, "argmax": jnp.argmax}[kind]
@@ -270,7 +296,9 @@ def _by_rows(case: Case, touch: Touch) -> tuple[Shapes, Body]:
 
 def _picked(case: Case, touch: Touch) -> tuple[Shapes, Body]:
     rows, row, count = case.dims
-    table, indices, picked = ((rows, row), case.dtype), ((count,), "int32"), ((count, row), case.dtype)
+    table = ((rows, row), case.dtype)
+    indices = ((count,), "int32")
+    picked = ((count, row), case.dtype)
 
     def gather(x: Any, i: Any, y: Any) -> Operands:
         return touch(x, y), i, x.at[i].get(mode="promise_in_bounds")
@@ -285,14 +313,21 @@ def _side_by_side(touch: Touch) -> Body:
     """All elements end to end, as in a bucket of collectives; of the last operand what an operator makes of them."""
 
     def body(a: Any, b: Any, c: Any, d: Any, flat: Any) -> Operands:
-        return touch(a, flat), b, c, d, jnp.concatenate([part.ravel() for part in (a, b, c, d * 0.999)])
+        return (
+            touch(a, flat),
+            b,
+            c,
+            d,
+            jnp.concatenate([part.ravel() for part in (a, b, c, d * 0.999)]),
+        )
 
     return body
 
 
 def _pool(case: Case, touch: Touch) -> tuple[Shapes, Body]:
     batch, image, channels = case.dims
-    x_shape, y_shape = (batch, image, image, channels), (batch, image // 2, image // 2, channels)
+    x_shape = (batch, image, image, channels)
+    y_shape = (batch, image // 2, image // 2, channels)
 
     def pool(x: Any) -> Any:
         return lax.reduce_window(x, -np.inf, lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
@@ -321,11 +356,14 @@ def _packed(case: Case, touch: Touch) -> tuple[Shapes, Body]:
 
 def _convolution(case: Case, touch: Touch) -> tuple[Shapes, Body]:
     batch, image, window, c_in, c_out = case.dims
-    x_shape, w_shape = (batch, image, image, c_in), (window, window, c_in, c_out)
+    x_shape = (batch, image, image, c_in)
+    w_shape = (window, window, c_in, c_out)
     y_shape = (batch, image, image, c_out)
 
     def convolve(x: Any, w: Any) -> Any:
-        return lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+        return lax.conv_general_dilated(
+            x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+        )
 
     def body(x: Any, w: Any, y: Any) -> tuple[Any, ...]:
         if case.kind == CONVOLUTIONS[0]:

@@ -82,6 +82,7 @@ def measure(
         for case in stalled(found):
             missing[case] = f"took more than {STALLED:g} times as long a byte as a smaller one"
             del found[case]
+
     return Measured(tuple(found.values()), tuple(missing.items()))
 
 
@@ -92,7 +93,10 @@ def stalled(measured: Mapping[Case, Sample]) -> list[Case]:
     a thousand times as long: a connection over loopback that many small messages went through has carried 16 MiB in
     5.6 s (Linux 6.18), call after call, and in 6 ms some messages later.
     """
-    collectives = [(case, sample) for case, sample in measured.items() if sample.what == "collective"]
+    collectives = [
+        (case, sample) for case, sample in measured.items() if sample.what == "collective"
+    ]
+
     return [
         case
         for case, one in collectives
@@ -115,6 +119,7 @@ def stopped_by_interrupt(stop: Stop) -> Generator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+
     before: Any = signal.getsignal(signal.SIGINT)
 
     def ask(number: int, frame: FrameType | None) -> None:

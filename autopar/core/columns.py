@@ -38,7 +38,9 @@ class Column:
     @cached_property
     def unreduced(self) -> NDArray[np.bool_]:
         """Under which candidates the tensor is still to be reduced."""
-        return np.array([bool(placement.unreduced) for placement in self.distinct], dtype=np.bool_)[self.index]
+        return np.array([bool(placement.unreduced) for placement in self.distinct], dtype=np.bool_)[
+            self.index
+        ]
 
     def local_bytes(self, size_bytes: int) -> NDArray[np.float64]:
         """What one device holds of a tensor of `size_bytes` under each candidate."""
@@ -54,12 +56,15 @@ class Columns:
     _by_id: dict[int, int] = field(default_factory=dict[int, int])
     _held: list[Placement] = field(default_factory=list[Placement])  # they keep their ids
     _parts: list[int] = field(default_factory=list[int])
-    _distinct: dict[bytes, tuple[Placement, ...]] = field(default_factory=dict[bytes, tuple[Placement, ...]])
+    _distinct: dict[bytes, tuple[Placement, ...]] = field(
+        default_factory=dict[bytes, tuple[Placement, ...]]
+    )
     _columns: dict[bytes, Column] = field(default_factory=dict[bytes, Column])
 
     def of(self, placements: tuple[Placement, ...]) -> Column:
         """The column of these placements."""
-        ids, known = [*map(id, placements)], self._by_id
+        ids = [*map(id, placements)]
+        known = self._by_id
         for each, placement in dict(zip(ids, placements, strict=True)).items():
             if each not in known:
                 known[each] = self._number(placement)
@@ -80,5 +85,7 @@ class Columns:
         by_number = dict(zip(numbers.tolist(), placements, strict=True))
         place = {number: n for n, number in enumerate(by_number)}
         index = np.array([*map(place.__getitem__, numbers.tolist())], dtype=np.int64)
-        shared = self._distinct.setdefault(np.array([*by_number]).tobytes(), tuple(by_number.values()))
+        shared = self._distinct.setdefault(
+            np.array([*by_number]).tobytes(), tuple(by_number.values())
+        )
         return Column(shared, index, np.array(self._parts, dtype=np.int64)[numbers], numbers)

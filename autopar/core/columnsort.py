@@ -40,7 +40,8 @@ def columns(size: int, parts: int) -> DealtColumn | None:
     """
     rows = size // parts
     dealt = -(-rows // parts)
-    filled, late = dealt * parts, dealt * parts - rows
+    filled = dealt * parts
+    late = dealt * parts - rows
     if rows < 1 or filled < 2 * (parts - 1) ** 2:
         return None
     return DealtColumn(rows, filled, dealt, filled // 2, late, late * (parts - 1))
@@ -49,4 +50,6 @@ def columns(size: int, parts: int) -> DealtColumn | None:
 def is_numbered(op: OpNode) -> bool:
     """Whether equal elements of a sort can be told apart: by operands that are no keys, or as 0.0 from -0.0."""
     keys: int = op.params["num_keys"]
-    return keys < len(op.ins) or any(tensor.dtype != "bool" and "int" not in tensor.dtype for tensor in op.ins)
+    return keys < len(op.ins) or any(
+        tensor.dtype != "bool" and "int" not in tensor.dtype for tensor in op.ins
+    )

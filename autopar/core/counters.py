@@ -20,7 +20,9 @@ def counted_dim(op: OpNode) -> int | None:
     None too for generators of another kind, and states of another form.
     """
     state = op.ins[0]
-    if (state.shape, state.dtype) != ((STATE_WORDS,), "uint32") or op.params["algorithm"] not in _COUNTED:
+    if (state.shape, state.dtype) != ((STATE_WORDS,), "uint32") or op.params[
+        "algorithm"
+    ] not in _COUNTED:
         return None
     return next((d for d, size in enumerate(op.outs[1].shape) if size > 1), None)
 

@@ -140,7 +140,11 @@ def dataflow(graph: OpGraph) -> Dataflow:
     results = [tensor for op in graph.ops for tensor in op.outs]
     for tensor in (*graph.inputs, *results):
         mine = uses.get(tensor.id, ())
-        if len(mine) < 2 and tensor.id not in joined and not any(_slices(graph, use) for use in mine):
+        if (
+            len(mine) < 2
+            and tensor.id not in joined
+            and not any(_slices(graph, use) for use in mine)
+        ):
             for use in mine:
                 source[use] = None
             continue
@@ -151,9 +155,15 @@ def dataflow(graph: OpGraph) -> Dataflow:
         if producer is not None and not entered and len(mine) > (0 if tensor.id in joined else 1):
             stored = len(copies)
             stop = max(until(graph, made_in, use) for use in mine) + 1
-            copies.append(Copy(stored, tensor, None, mine, graph.ready_at(producer) + 1, stop, True, made_in))
+            copies.append(
+                Copy(stored, tensor, None, mine, graph.ready_at(producer) + 1, stop, True, made_in)
+            )
         source.update(dict.fromkeys(mine, stored))
-        sharing = mine if _is_input(graph, tensor) else [use for use in mine if not _recomputes(graph, use)]
+        sharing = (
+            mine
+            if _is_input(graph, tensor)
+            else [use for use in mine if not _recomputes(graph, use)]
+        )
         for group in _shared(graph, sharing, made_in if entered else None) if tensor.ndim else ():
             if (
                 stored is not None
@@ -164,6 +174,7 @@ def dataflow(graph: OpGraph) -> Dataflow:
             copy = _copy(graph, len(copies), tensor, stored, group)
             copies.append(copy)
             source.update(dict.fromkeys(group, copy.id))
+
     return Dataflow(tuple(copies), source, uses)
 
 
@@ -174,7 +185,9 @@ def _joined(graph: OpGraph) -> frozenset[int]:
     for op in twins:
         original = graph.original(op)
         seen = graph.tree.path(op.region)
-        found.update(t.id for t in original.outs if (made_in := graph.made_in(t)) is None or made_in in seen)
+        found.update(
+            t.id for t in original.outs if (made_in := graph.made_in(t)) is None or made_in in seen
+        )
     return frozenset(found)
 
 
@@ -194,20 +207,26 @@ def _recomputes(graph: OpGraph, use: Use) -> bool:
 def _is_input(graph: OpGraph, tensor: TensorInfo) -> bool:
     """Whether the tensor is an input, or what a scan slices of one."""
     producer = graph.producers.get(tensor.id)
-    return producer is None or (producer.kind == "scan_slice" and producer.ins[0].id not in graph.producers)
+    return producer is None or (
+        producer.kind == "scan_slice" and producer.ins[0].id not in graph.producers
+    )
 
 
-def _copy(graph: OpGraph, number: int, tensor: TensorInfo, source: int | None, group: tuple[Use, ...]) -> Copy:
+def _copy(
+    graph: OpGraph, number: int, tensor: TensorInfo, source: int | None, group: tuple[Use, ...]
+) -> Copy:
     """The copy that the uses of `group` share, made where all of them can see it, after its tensor, before the first.
 
     What a loop slices first is made before all that the loop is entered with. Where the tensor is made in the same
     rematerialised block as the first use it is made in there too: such a block hides nothing.
     """
-    tree, made_in = graph.tree, graph.made_in(tensor)
+    tree = graph.tree
+    made_in = graph.made_in(tensor)
     region = tree.site(made_in, tree.common(use.region for use in group))
     inner = tree.child_towards(region, group[0].region)
     while inner is not None and inner in tree.path(made_in):
-        region, inner = inner, tree.child_towards(inner, group[0].region)
+        region = inner
+        inner = tree.child_towards(inner, group[0].region)
     if inner is None and _slices(graph, group[0]):
         inner = graph.ops[group[0].time].region
     start = group[0].time if inner is None else graph.spans[inner][0]

@@ -115,11 +115,19 @@ class OpNode:
         first: dict[int, int] = {}
         ins = tuple(
             [
-                (t.shape, t.dtype, first.setdefault(t.root, i), t.literal is None, t.literal == 0, t.residence)
+                (
+                    t.shape,
+                    t.dtype,
+                    first.setdefault(t.root, i),
+                    t.literal is None,
+                    t.literal == 0,
+                    t.residence,
+                )
                 for i, t in enumerate(self.ins)
             ]
         )
         outs = tuple([(t.shape, t.dtype, t.residence) for t in self.outs])
+
         return (self.kind, ins, outs, _text(self.params))
 
 
@@ -142,7 +150,8 @@ class _Looks:
 
     def of(self, op: OpNode) -> tuple[object, ...]:
         """What looks like the signature of `op`."""
-        known, related = self.known, None
+        known = self.known
+        related = None
         ins = [known.get(tensor.id) or self._number(tensor) for tensor in op.ins]
         outs = [known.get(tensor.id) or self._number(tensor) for tensor in op.outs]
         if len(ins) > 1:
@@ -152,7 +161,13 @@ class _Looks:
         return (op.kind, tuple(ins), tuple(outs), related, _text(op.params) if op.params else "[]")
 
     def _number(self, tensor: TensorInfo) -> int:
-        look = tensor.shape, tensor.dtype, tensor.literal is None, tensor.literal == 0, tensor.residence
+        look = (
+            tensor.shape,
+            tensor.dtype,
+            tensor.literal is None,
+            tensor.literal == 0,
+            tensor.residence,
+        )
         number = self.known[tensor.id] = self.numbers.setdefault(look, len(self.numbers) + 1)
         return number
 
@@ -257,7 +272,9 @@ class OpGraph:
         for op in self.ops:
             for position, tensor in enumerate(op.ins):
                 if tensor.id in self.producers:
-                    view.add_edge(self.producers[tensor.id].id, op.id, tensor=tensor.id, operand=position)
+                    view.add_edge(
+                        self.producers[tensor.id].id, op.id, tensor=tensor.id, operand=position
+                    )
         return view
 
     def __str__(self) -> str:
@@ -279,25 +296,31 @@ def check(graph: OpGraph) -> None:
     known = {tensor.id for tensor in graph.inputs}
     if len(known) != len(graph.inputs):
         raise ValueError("two inputs share a tensor id")
+
     for position, op in enumerate(graph.ops):
         if op.id != position:
             raise ValueError(f"operator {op.id} ({op.kind}) stands at position {position}")
         for tensor in op.ins:
             if tensor.id not in known and tensor.literal is None:
-                raise ValueError(f"operator {op.id} ({op.kind}) reads tensor {tensor.id} before it exists")
+                raise ValueError(
+                    f"operator {op.id} ({op.kind}) reads tensor {tensor.id} before it exists"
+                )
         for tensor in op.outs:
             if tensor.id in known:
                 raise ValueError(f"tensor {tensor.id} has two producers")
             known.add(tensor.id)
+
     for tensor in graph.outputs:
         if tensor.id not in known and tensor.literal is None:
             raise ValueError(f"output tensor {tensor.id} is never produced")
+
     _check_regions(graph)
 
 
 def _check_regions(graph: OpGraph) -> None:
     if not graph.regions and all(op.region is None for op in graph.ops):
         return
+
     tree = graph.tree
     opened: frozenset[int] = frozenset()
     closed: set[int] = set()
@@ -309,6 +332,7 @@ def _check_regions(graph: OpGraph) -> None:
             raise ValueError(f"the operators of region {min(opened & closed)} are not contiguous")
         for position, tensor in enumerate(op.ins):
             _check_seen(graph, op, position, tensor)
+
     _check_carries(graph)
 
 
@@ -329,6 +353,12 @@ def _carries(graph: OpGraph, kind: str) -> dict[tuple[int | None, int], int]:
 def _check_seen(graph: OpGraph, op: OpNode, position: int, tensor: TensorInfo) -> None:
     """A value made inside a control region is read in there."""
     reader = set(graph.tree.path(graph.tree.reads_in(op.kind, op.region, position)))
-    hidden = [r for r in graph.tree.path(graph.made_in(tensor)) if graph.tree[r].kind != "remat" and r not in reader]
+    hidden = [
+        r
+        for r in graph.tree.path(graph.made_in(tensor))
+        if graph.tree[r].kind != "remat" and r not in reader
+    ]
     if hidden:
-        raise ValueError(f"operator {op.id} ({op.kind}) reads tensor {tensor.id}, which is not seen outside its region")
+        raise ValueError(
+            f"operator {op.id} ({op.kind}) reads tensor {tensor.id}, which is not seen outside its region"
+        )

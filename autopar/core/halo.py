@@ -64,7 +64,8 @@ def halo(size: int, parts: int, first: int, stride: int, length: int) -> Halo | 
 
 def _of_any(size: int, shard: int, first: int, length: int, outside: bool) -> Halo | None:
     """The halo of runs that begin `first` elements behind their shards, cut to what some device has of them."""
-    low, high = max(first, shard - size), min(first + length, size)
+    low = max(first, shard - size)
+    high = min(first + length, size)
     pieces = tuple(
         Piece(distance, max(low - distance * shard, 0), min(high - distance * shard, shard))
         for distance in range(low // shard, -(-high // shard))
@@ -74,18 +75,22 @@ def _of_any(size: int, shard: int, first: int, length: int, outside: bool) -> Ha
     return Halo(pieces, low - first, first + length - high, 0, 0, length, first, shard, outside)
 
 
-def _of_neighbours(size: int, parts: int, first: int, stride: int, length: int, outside: bool) -> Halo | None:
+def _of_neighbours(
+    size: int, parts: int, first: int, stride: int, length: int, outside: bool
+) -> Halo | None:
     """The halo of runs that begin elsewhere in every shard: cut out of the shard between its neighbours' elements."""
     shard = size // parts
     left = right = 0
     for position in range(parts):
         begin = first + position * stride
-        low, high = max(begin, 0), min(begin + length, size)
+        low = max(begin, 0)
+        high = min(begin + length, size)
         if low < high:
             left = max(left, position * shard - low)
             right = max(right, high - (position + 1) * shard)
         if max(left, right) > shard:
             return None
+
     shift = stride - shard
     begins = (first + left, first + left + (parts - 1) * shift)
     before = max(0, -min(begins))
@@ -103,7 +108,10 @@ def ring_pieces(size: int, parts: int, begin: int) -> tuple[Piece, ...]:
     shard = size // parts
     far, rest = divmod(begin % size, shard)
     pieces = [(far, rest, shard), (far + 1, 0, rest)]
-    turned = [((distance + parts // 2) % parts - parts // 2, first, last) for distance, first, last in pieces]
+    turned = [
+        ((distance + parts // 2) % parts - parts // 2, first, last)
+        for distance, first, last in pieces
+    ]
     return tuple(Piece(*piece) for piece in turned if piece[1] < piece[2])
 
 
@@ -130,7 +138,9 @@ class Window:
 
     def swapped(self) -> Window:
         """The same places with t and j exchanged: windows of one place t each, over all j."""
-        return replace(self, count=self.width, stride=self.dilation, width=self.count, dilation=self.stride)
+        return replace(
+            self, count=self.width, stride=self.dilation, width=self.count, dilation=self.stride
+        )
 
     def halo(self, parts: int) -> Halo | None:
         """The elements under a device's share of the windows; None where `parts` devices cannot divide them."""
@@ -149,7 +159,13 @@ class Window:
     def sources(self, parts: int) -> Halo | None:
         """The windows that hold a device's elements; for elements without gaps between them."""
         shard = self.size // parts
-        if self.size % parts or self.count % parts or shard % self.stride or self.base != 1 or self.dilation != 1:
+        if (
+            self.size % parts
+            or self.count % parts
+            or shard % self.stride
+            or self.base != 1
+            or self.dilation != 1
+        ):
             return None
         first = -((self.width - 1 - self.low) // self.stride)
         last = (shard - 1 + self.low) // self.stride
@@ -161,7 +177,9 @@ class Window:
         if sources is None:
             return None
         length = (sources.length - 1) * self.stride + self.width
-        return halo(self.size, parts, sources.first * self.stride - self.low, self.size // parts, length)
+        return halo(
+            self.size, parts, sources.first * self.stride - self.low, self.size // parts, length
+        )
 
     def _reach(self, local: int) -> int:
         """The distance from the first to the last place of `local` windows."""

@@ -19,12 +19,16 @@ def writes_over_first(op: OpNode) -> bool:
 @once_per_graph
 def updates(graph: OpGraph) -> frozenset[int]:
     """The operators, by id, that write over their first operand: nobody reads that later, and no caller keeps it."""
-    uses, kept = uses_of(graph), {tensor.id for n, tensor in enumerate(graph.inputs) if n not in graph.donated}
+    uses = uses_of(graph)
+    kept = {tensor.id for n, tensor in enumerate(graph.inputs) if n not in graph.donated}
 
     def is_last(op: OpNode) -> bool:
         first = op.ins[0]
         made_in = graph.made_in(first)
-        return first.id not in kept and max(until(graph, made_in, use) for use in uses[first.id]) <= op.id
+        return (
+            first.id not in kept
+            and max(until(graph, made_in, use) for use in uses[first.id]) <= op.id
+        )
 
     over = [op for op in graph.ops if writes_over_first(op) and op.ins[0].literal is None]
     return frozenset(op.id for op in over if is_last(op))
@@ -37,8 +41,13 @@ def updated_carries(graph: OpGraph) -> frozenset[int]:
     Whether the last is read later is not looked at.
     """
     over = _written_over(graph)
-    pairs = [(graph.ops[entering].outs[0].id, graph.ops[leaving]) for leaving, entering in graph.loop_carries.items()]
-    return frozenset(carry for carry, leaving in pairs if over[leaving.outs[0].id] == leaving.ins[0].id)
+    pairs = [
+        (graph.ops[entering].outs[0].id, graph.ops[leaving])
+        for leaving, entering in graph.loop_carries.items()
+    ]
+    return frozenset(
+        carry for carry, leaving in pairs if over[leaving.outs[0].id] == leaving.ins[0].id
+    )
 
 
 @once_per_graph
@@ -52,7 +61,10 @@ def in_arguments(graph: OpGraph) -> frozenset[int]:
     for tensor in graph.outputs:
         chain = chain_of(_written_over(graph), tensor.id)
         argument = donated.get(chain[-1])
-        if argument is not None and (argument.shape, argument.dtype) == (tensor.shape, tensor.dtype):
+        if argument is not None and (argument.shape, argument.dtype) == (
+            tensor.shape,
+            tensor.dtype,
+        ):
             found.update(chain[1:-1])
     return frozenset(found)
 
@@ -64,7 +76,8 @@ def _written_over(graph: OpGraph) -> dict[int, int]:
     for op in graph.ops:
         entering = graph.loop_carries.get(op.id)
         if entering is not None:
-            carry, last = graph.ops[entering].outs[0].id, op.ins[0].id
+            carry = graph.ops[entering].outs[0].id
+            last = op.ins[0].id
             found[op.outs[0].id] = last if carry in chain_of(found, last) else carry
         elif (writes_over_first(op) or op.kind == "carry_in") and op.ins[0].literal is None:
             found[op.outs[0].id] = op.ins[0].id

@@ -13,7 +13,8 @@ from autopar.core.placement import StepKind
 if TYPE_CHECKING:
     from autopar.core.graph import OpNode
 
-ENTER, LEAVE = "enter_manual", "leave_manual"
+ENTER = "enter_manual"
+LEAVE = "leave_manual"
 BORDERS = frozenset({ENTER, LEAVE})
 """Identities at the borders: a whole tensor's shard in, a shard of a whole tensor out, as the user's specs say."""
 
@@ -35,4 +36,6 @@ KINDS = frozenset({*BORDERS, INDEX, *COLLECTIVES})
 
 def manual_axes(op: OpNode) -> frozenset[str]:
     """The axes that are manual where `op` stands; those on both sides of a border."""
-    return frozenset([axis for side in (op.ins, op.outs) for tensor in side for axis in tensor.manual])
+    return frozenset(
+        [axis for side in (op.ins, op.outs) for tensor in side for axis in tensor.manual]
+    )

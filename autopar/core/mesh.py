@@ -77,7 +77,8 @@ class DeviceMesh:
 
     def product(self, axes: Iterable[str]) -> int:
         """The number of devices along `axes` together."""
-        size_of, count = self._size_of, 1
+        size_of = self._size_of
+        count = 1
         for axis in axes:
             count *= size_of[axis]
         return count
@@ -97,4 +98,6 @@ def _whole(name: str, size: object) -> int:
             raise TypeError("a bool is no size")
         return index(size)  # pyright: ignore[reportArgumentType] - what has no __index__ is refused here
     except TypeError as error:
-        raise InvalidMesh(f"mesh axis {name!r} has size {size!r}; sizes are whole numbers >= 1") from error
+        raise InvalidMesh(
+            f"mesh axis {name!r} has size {size!r}; sizes are whole numbers >= 1"
+        ) from error

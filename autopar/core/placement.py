@@ -10,7 +10,9 @@ from typing import Literal
 from autopar.core.mesh import DeviceMesh
 
 Kind = Literal["sum", "max", "min"]
-StepKind = Literal["all_gather", "all_to_all", "reduce_scatter", "all_reduce", "permute", "slice", "mask"]
+StepKind = Literal[
+    "all_gather", "all_to_all", "reduce_scatter", "all_reduce", "permute", "slice", "mask"
+]
 LOCAL_KINDS: frozenset[StepKind] = frozenset({"slice", "mask"})
 """The steps that change a placement; what each does stands at `redistribute.step.Step`."""
 Dims = tuple[tuple[str, ...], ...]
@@ -34,7 +36,9 @@ class Placement:
         named = [axis for dim in self.dims for axis in dim]
         named += self.unreduced
         if len(set(named)) != len(named):
-            raise ValueError(f"a mesh axis is named twice in placement {self.dims}, unreduced {self.unreduced}")
+            raise ValueError(
+                f"a mesh axis is named twice in placement {self.dims}, unreduced {self.unreduced}"
+            )
         if not self.unreduced:
             object.__setattr__(self, "kind", "sum")
         elif len(self.unreduced) > 1:
@@ -57,15 +61,23 @@ class Placement:
 
     def fits(self, shape: Iterable[int], mesh: DeviceMesh) -> bool:
         """Whether every dim of `shape` divides evenly."""
-        return all(not axes or size % mesh.product(axes) == 0 for size, axes in zip(shape, self.dims, strict=True))
+        return all(
+            not axes or size % mesh.product(axes) == 0
+            for size, axes in zip(shape, self.dims, strict=True)
+        )
 
     def local_shape(self, shape: Iterable[int], mesh: DeviceMesh) -> tuple[int, ...]:
         """The shape on one device of a tensor of global `shape`."""
-        return tuple(size // mesh.product(axes) for size, axes in zip(shape, self.dims, strict=True))
+        return tuple(
+            size // mesh.product(axes) for size, axes in zip(shape, self.dims, strict=True)
+        )
 
     def local_size(self, shape: Iterable[int], mesh: DeviceMesh) -> int:
         """The number of elements on one device of a tensor of global `shape`."""
-        return prod(size // mesh.product(axes) if axes else size for size, axes in zip(shape, self.dims, strict=True))
+        return prod(
+            size // mesh.product(axes) if axes else size
+            for size, axes in zip(shape, self.dims, strict=True)
+        )
 
     def __str__(self) -> str:
         dims = ", ".join("*".join(axes) if axes else "-" for axes in self.dims)

@@ -157,7 +157,11 @@ class ShardedProgram:
     @property
     def collectives(self) -> tuple[Move, ...]:
         """The moves that cross a link, those inside operators included, in program order."""
-        moves = ((i,) if isinstance(i, Move) else i.exchanges for i in self.instructions if not isinstance(i, Convert))
+        moves = (
+            (i,) if isinstance(i, Move) else i.exchanges
+            for i in self.instructions
+            if not isinstance(i, Convert)
+        )
         return tuple(move for some in moves for move in some if move.is_collective)
 
     @property
@@ -171,24 +175,34 @@ class ShardedProgram:
         varies.
         """
         checked = all(_is_checked(i.op) for i in self.instructions if isinstance(i, Compute))
-        return checked and all(self._is_followed(move) for move in self.collectives if move.role != "exchange")
+        return checked and all(
+            self._is_followed(move) for move in self.collectives if move.role != "exchange"
+        )
 
     def _is_followed(self, move: Move) -> bool:
-        before, after = ([self.values[v].placement.varying_axes for v in ids] for ids in (move.ins, move.outs))
+        before, after = (
+            [self.values[v].placement.varying_axes for v in ids] for ids in (move.ins, move.outs)
+        )
         return before == after if move.kind == "permute" else len(set(before)) == 1
 
     def with_instructions(
         self, instructions: tuple[Instruction, ...], values: Mapping[int, Value] | None = None
     ) -> ShardedProgram:
         """The program with other instructions, and with further values."""
-        return replace(self, instructions=instructions, values={**self.values, **values} if values else self.values)
+        return replace(
+            self,
+            instructions=instructions,
+            values={**self.values, **values} if values else self.values,
+        )
 
     @cached_property
     def links(self) -> Links:
         """What is read and made by whom, as arrays."""
         read, reader = _linked([i.ins for i in self.instructions])
         made, maker = _linked([i.outs for i in self.instructions])
-        largest = max(max(self.values, default=-1), int(read.max(initial=-1)), int(made.max(initial=-1)))
+        largest = max(
+            max(self.values, default=-1), int(read.max(initial=-1)), int(made.max(initial=-1))
+        )
         return Links(read, reader, made, maker, largest + 1)
 
     def local_bytes(self, value: int) -> int:
@@ -205,7 +219,8 @@ class ShardedProgram:
         known: dict[tuple[tuple[int, ...], int, int], int] = {}
         found: dict[int, int] = {}
         for number, value in self.values.items():
-            tensor, placement = value.tensor, value.placement
+            tensor = value.tensor
+            placement = value.placement
             key = tensor.shape, tensor.itemsize, id(placement)
             if key not in known:
                 known[key] = placement.local_size(tensor.shape, self.mesh) * tensor.itemsize
@@ -225,11 +240,15 @@ def _linked(sides: list[tuple[int, ...]]) -> tuple[Ints, Ints]:
 
 def _is_checked(op: OpNode) -> bool:
     """Whether JAX's check can look into the operator."""
-    if op.body is not None and any(inner.kind in _UNFOLLOWED or not _is_checked(inner) for inner in op.body.ops):
+    if op.body is not None and any(
+        inner.kind in _UNFOLLOWED or not _is_checked(inner) for inner in op.body.ops
+    ):
         return False
     if op.kind in MANUAL:
         return False
-    return op.kind not in _LOWERED_TO_LOOPS and (op.kind != "shard_map" or bool(op.params["proves"]))
+    return op.kind not in _LOWERED_TO_LOOPS and (
+        op.kind != "shard_map" or bool(op.params["proves"])
+    )
 
 
 def _line(program: ShardedProgram, instruction: Instruction) -> str:
@@ -242,13 +261,16 @@ def _line(program: ShardedProgram, instruction: Instruction) -> str:
             for v in values
         )
 
-    outs, ins = show(instruction.outs), show(instruction.ins)
+    outs = show(instruction.outs)
+    ins = show(instruction.ins)
     indent = "  " * len(program.tree.path(instruction.region))
     if isinstance(instruction, Compute):
         inside = "".join(f", {_exchange(move)}" for move in instruction.exchanges)
         return f"{indent}{outs} = {instruction.op.kind} {ins}  # {instruction.op.source}{inside}"
+
     if isinstance(instruction, Convert):
         return f"{indent}{outs} = convert {ins}"
+
     tail = f"{instruction.role}, {instruction.size_bytes} bytes, {instruction.time_s:.3g} s, {instruction.source}"
     return f"{indent}{outs} = {instruction.kind}[{','.join(instruction.axes)}] {ins}  # {tail}"
 

@@ -56,7 +56,9 @@ class Rewritten:
     twins: tuple[Twin, ...]
 
 
-def with_recomputed(graph: OpGraph, recomputed: Sequence[Recomputed], *, residuals: bool = False) -> Rewritten:
+def with_recomputed(
+    graph: OpGraph, recomputed: Sequence[Recomputed], *, residuals: bool = False
+) -> Rewritten:
     """`graph` with the operators of `recomputed` repeated where that says.
 
     With `residuals` the stacks and slices that nobody reads any more stay: the graph in which either is chosen.
@@ -66,7 +68,9 @@ def with_recomputed(graph: OpGraph, recomputed: Sequence[Recomputed], *, residua
     """
     for one in recomputed:
         if not 0 <= one.op < one.before < len(graph.ops):
-            raise ValueError(f"operator {one.op} cannot run again before {one.before}: there are {len(graph.ops)}")
+            raise ValueError(
+                f"operator {one.op} cannot run again before {one.before}: there are {len(graph.ops)}"
+            )
         if graph.ops[one.op].effect is not None or graph.ops[one.op].kind in BOUNDARY:
             raise ValueError(f"operator {one.op} ({graph.ops[one.op].kind}) cannot run again")
     return _Rewriting(graph, recomputed, residuals).result() if recomputed else _as_it_is(graph)
@@ -80,22 +84,38 @@ def counterpart(graph: OpGraph, tensor: TensorInfo, region: int | None) -> Tenso
     made_in = graph.made_in(tensor)
     if tensor.literal is not None or made_in is None or made_in in graph.tree.path(region):
         return tensor
+
     loop = graph.tree.parent(region)
     if loop is None or graph.tree.kind(loop) != "scan":
         return None
+
     producer = graph.producers[tensor.id]
-    stacks = {op.outs[0].id for op in graph.ops if op.kind == "scan_stack" and op.ins[0].id == tensor.id}
+    stacks = {
+        op.outs[0].id for op in graph.ops if op.kind == "scan_stack" and op.ins[0].id == tensor.id
+    }
     if producer.kind == "scan_slice" and _aligned(graph, producer.region, loop):
         stacks.add(producer.ins[0].id)
-    slices = (op for op in graph.ops if op.kind == "scan_slice" and op.region == loop and op.ins[0].id in stacks)
+
+    slices = (
+        op
+        for op in graph.ops
+        if op.kind == "scan_slice" and op.region == loop and op.ins[0].id in stacks
+    )
     return next((op.outs[0] for op in slices), None)
 
 
 def sliced_anew(graph: OpGraph, tensor: TensorInfo, region: int | None) -> TensorInfo | None:
     """What a further slice in the scan around `region` would have to slice to give `tensor` there; None if nothing."""
-    loop, producer = graph.tree.parent(region), graph.producers.get(tensor.id)
-    if loop is None or producer is None or producer.kind != "scan_slice" or graph.tree.kind(loop) != "scan":
+    loop = graph.tree.parent(region)
+    producer = graph.producers.get(tensor.id)
+    if (
+        loop is None
+        or producer is None
+        or producer.kind != "scan_slice"
+        or graph.tree.kind(loop) != "scan"
+    ):
         return None
+
     whole = producer.ins[0]
     made_in = graph.made_in(whole)
     seen = made_in is None or made_in in graph.tree.path(graph.tree.parent(loop))
@@ -106,8 +126,12 @@ def _aligned(graph: OpGraph, first: int | None, second: int | None) -> bool:
     """Whether two scans go through stacks of one length: round i of either belongs to element i."""
     if first is None or second is None:
         return False
-    bodies = [next(r for r in graph.tree.children(loop) if r.kind == "body") for loop in (first, second)]
-    return bodies[0].trips == bodies[1].trips and all(graph.tree.kind(loop) in LOOPS for loop in (first, second))
+    bodies = [
+        next(r for r in graph.tree.children(loop) if r.kind == "body") for loop in (first, second)
+    ]
+    return bodies[0].trips == bodies[1].trips and all(
+        graph.tree.kind(loop) in LOOPS for loop in (first, second)
+    )
 
 
 def _as_it_is(graph: OpGraph) -> Rewritten:
@@ -130,7 +154,11 @@ class _Rewriting:
 
     def __post_init__(self) -> None:
         graph = self.graph
-        everything = (*graph.inputs, *(t for op in graph.ops for t in (*op.ins, *op.outs)), *graph.outputs)
+        everything = (
+            *graph.inputs,
+            *(t for op in graph.ops for t in (*op.ins, *op.outs)),
+            *graph.outputs,
+        )
         self.count = max((tensor.id for tensor in everything), default=-1) + 1
         self.due: dict[int, list[Recomputed]] = {}
         for one in sorted(set(self.recomputed)):
@@ -145,14 +173,22 @@ class _Rewriting:
             self._add(("op", op.id), op, self._read(op))
             for key, added in slices.get(op.id, ()):
                 self._add(key, added, added.ins)
+
         dead = frozenset[int]() if self.residuals else self._dead()
         kept = [n for n, key in enumerate(self.keys) if key[0] != "op" or key[1] not in dead]
         number = {self.keys[n]: position for position, n in enumerate(kept)}
-        ops = tuple([self._numbered(*self.ops[n], position, number) for position, n in enumerate(kept)])
+        ops = tuple(
+            [self._numbered(*self.ops[n], position, number) for position, n in enumerate(kept)]
+        )
         graph = replace(self.graph, ops=ops)
         residual = self._residual_ops
         twins = tuple(
-            Twin(number[key], number.get(("op", op)), kept, tuple(number["op", n] for n in made if ("op", n) in number))
+            Twin(
+                number[key],
+                number.get(("op", op)),
+                kept,
+                tuple(number["op", n] for n in made if ("op", n) in number),
+            )
             for key, op, kept in self.twins
             for made in [residual.get(op, ())]
         )
@@ -166,7 +202,9 @@ class _Rewriting:
             for tensor in kept:
                 made = None if tensor is None else self.graph.producers.get(tensor.id)
                 if made is not None and made.kind == "scan_slice":
-                    found.setdefault(op, []).extend((self.graph.producers[made.ins[0].id].id, made.id))
+                    found.setdefault(op, []).extend(
+                        (self.graph.producers[made.ins[0].id].id, made.id)
+                    )
         return found
 
     def _dead(self) -> frozenset[int]:
@@ -174,12 +212,17 @@ class _Rewriting:
         originals = {op for _, op, _ in self.twins if self.graph.ops[op].effect is None}
         readers = Counter([tensor.id for _, ins in self.ops for tensor in ins])
         readers.update(tensor.id for tensor in self.graph.outputs)
-        ins = {key[1]: mine for key, (_, mine) in zip(self.keys, self.ops, strict=True) if key[0] == "op"}
+        ins = {
+            key[1]: mine
+            for key, (_, mine) in zip(self.keys, self.ops, strict=True)
+            if key[0] == "op"
+        }
         dead: set[int] = set()
         for n in sorted(originals.union(*self._residual_ops.values()), reverse=True):
             if not any(readers[tensor.id] for tensor in self.graph.ops[n].outs):
                 dead.add(n)
                 readers.subtract(tensor.id for tensor in ins[n])
+
         return frozenset(dead)
 
     def _numbered(self, op: OpNode, ins: Tensors, position: int, number: dict[Key, int]) -> OpNode:
@@ -201,22 +244,29 @@ class _Rewriting:
 
     def _repeat(self, one: Recomputed) -> None:
         """Adds the twin; from here on its results are read in place of what would have been kept."""
-        op, region = self.graph.ops[one.op], self.graph.ops[one.before].region
+        op = self.graph.ops[one.op]
+        region = self.graph.ops[one.before].region
         ins = tuple(self._found(tensor, region, one) for tensor in op.ins)
         kept = tuple(counterpart(self.graph, tensor, region) for tensor in op.outs)
         outs = tuple(self._again(tensor, region) for tensor in op.outs)
         key: Key = ("twin", one.op, one.before)
-        self._add(key, replace(op, outs=outs, phase="backward", region=region, recomputes=op.id), ins)
+        self._add(
+            key, replace(op, outs=outs, phase="backward", region=region, recomputes=op.id), ins
+        )
         self.twins.append((key, op.id, kept))
         self.instead |= {tensor.id: new for tensor, new in zip(op.outs, outs, strict=True)}
-        self.instead |= {old.id: new for old, new in zip(kept, outs, strict=True) if old is not None}
+
+        self.instead |= {
+            old.id: new for old, new in zip(kept, outs, strict=True) if old is not None
+        }
 
     def _again(self, tensor: TensorInfo, region: int | None) -> TensorInfo:
         """A new tensor for what is made again; it is a number times what its original is one of, if that is seen."""
         self.count += 1
         root = tensor.multiple_of
         if root is not None:
-            made, tree = self.graph.producers.get(root), self.graph.tree
+            made = self.graph.producers.get(root)
+            tree = self.graph.tree
             around = None if made is None else tree.made_in(made.kind, made.region)
             seen = around is None or around in tree.path(region)
             root = self.instead[root].root if root in self.instead else root if seen else None
@@ -231,7 +281,9 @@ class _Rewriting:
             found = self._sliced[region, tensor.id]
         if found is None:
             op = self.graph.ops[one.op]
-            raise ValueError(f"operator {op.id} ({op.kind}) cannot run again before {one.before}: {tensor} is gone")
+            raise ValueError(
+                f"operator {op.id} ({op.kind}) cannot run again before {one.before}: {tensor} is gone"
+            )
         return self.instead.get(found.id, found)
 
     def _slices(self) -> dict[int, list[tuple[Key, OpNode]]]:
@@ -239,7 +291,9 @@ class _Rewriting:
         found: dict[int, list[tuple[Key, OpNode]]] = {}
         self._sliced: dict[tuple[int | None, int], TensorInfo] = {}
         ops = self.graph.ops
-        again = {(ops[one.before].region, t.id) for one in self.recomputed for t in ops[one.op].outs}
+        again = {
+            (ops[one.before].region, t.id) for one in self.recomputed for t in ops[one.op].outs
+        }
         for one in sorted(set(self.recomputed)):
             region = ops[one.before].region
             for tensor in ops[one.op].ins:
@@ -251,15 +305,27 @@ class _Rewriting:
                     last, key, op = self._slice(tensor, whole, region)
                     self._sliced[region, tensor.id] = op.outs[0]
                     found.setdefault(last, []).append((key, op))
+
         return found
 
-    def _slice(self, tensor: TensorInfo, whole: TensorInfo, region: int | None) -> tuple[int, Key, OpNode]:
+    def _slice(
+        self, tensor: TensorInfo, whole: TensorInfo, region: int | None
+    ) -> tuple[int, Key, OpNode]:
         loop = self.graph.tree.parent(region)
-        entering = [op for op in self.graph.ops if op.region == loop and op.kind in ("carry_in", "scan_slice")]
-        position = 1 + max((op.params["position"] for op in entering if op.kind == "scan_slice"), default=-1)
+        entering = [
+            op
+            for op in self.graph.ops
+            if op.region == loop and op.kind in ("carry_in", "scan_slice")
+        ]
+        position = 1 + max(
+            (op.params["position"] for op in entering if op.kind == "scan_slice"), default=-1
+        )
         position += sum(region == other for other, _ in self._sliced)
         self.count += 1
         out = replace(tensor, id=self.count - 1, multiple_of=None)
         last = entering[-1]
-        op = replace(last, kind="scan_slice", ins=(whole,), outs=(out,), params={"position": position})
+        op = replace(
+            last, kind="scan_slice", ins=(whole,), outs=(out,), params={"position": position}
+        )
+
         return last.id, ("slice", tensor.id, region), op

@@ -45,11 +45,17 @@ def runs_of(letters: Ints) -> list[RepeatRun]:
     for period in _periods(letters):
         same = np.concatenate([[False], letters[period:] == letters[:-period], [False]])
         ends = np.flatnonzero(same[1:] != same[:-1]).reshape(-1, 2)
-        found += [RepeatRun(first, last + period, period) for first, last in ends.tolist() if last - first >= period]
+        found += [
+            RepeatRun(first, last + period, period)
+            for first, last in ends.tolist()
+            if last - first >= period
+        ]
+
     chosen: list[RepeatRun] = []
     for run in sorted(found, key=lambda run: (-run.saved, run)):
         if all(run.stop <= other.first or other.stop <= run.first for other in chosen):
             chosen.append(run)
+
     return sorted(chosen)
 
 
@@ -58,4 +64,6 @@ def _periods(letters: Ints) -> list[int]:
     by_letter = np.argsort(letters, kind="stable")
     steps = np.diff(by_letter)[np.diff(letters[by_letter]) == 0]
     periods, counts = np.unique(steps, return_counts=True)
-    return [int(period) for period in periods[np.argsort(-counts * periods, kind="stable")[:_PERIODS]]]
+    return [
+        int(period) for period in periods[np.argsort(-counts * periods, kind="stable")[:_PERIODS]]
+    ]

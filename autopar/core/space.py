@@ -63,9 +63,14 @@ class Space:
         copies = tuple(candidates[next(rest)] for candidates in self.copies)
         carried = dict(self.carry)
         outputs = tuple(
-            candidates[next(rest)] if candidates else inputs[carried[i]] if i in carried else Placement(())
+            candidates[next(rest)]
+            if candidates
+            else inputs[carried[i]]
+            if i in carried
+            else Placement(())
             for i, candidates in enumerate(self.outputs)
         )
+
         return Stage(self.mesh, inputs, strategies, copies, outputs)
 
 
@@ -76,5 +81,7 @@ def carried_out(entering: Strategy) -> Strategy:
 
 def _followed(op: int, entering: Strategy | None) -> Strategy:
     if entering is None:
-        raise ValueError(f"operator {op} has no strategies, and neither has the one that it follows")
+        raise ValueError(
+            f"operator {op} has no strategies, and neither has the one that it follows"
+        )
     return carried_out(entering)

@@ -44,7 +44,9 @@ class Hop:
         return [(n, n + self.distance) for n in range(count) if 0 <= n + self.distance < count]
 
 
-NEXT, PREVIOUS, MIRROR = Hop(1), Hop(-1), Hop(0, "mirror")
+NEXT = Hop(1)
+PREVIOUS = Hop(-1)
+MIRROR = Hop(0, "mirror")
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,9 @@ class Exchange:
         if (self.kind == "permute") != (self.hop is not None):
             raise ValueError(f"an exchange by {self.kind} goes to {self.hop}")
         if not self.axes or self.size_bytes < 0 or self.tensor < 0:
-            raise ValueError(f"an exchange needs axes, and numbers >= 0: {self.axes}, {self.size_bytes}, {self.tensor}")
+            raise ValueError(
+                f"an exchange needs axes, and numbers >= 0: {self.axes}, {self.size_bytes}, {self.tensor}"
+            )
 
 
 @dataclass(frozen=True)

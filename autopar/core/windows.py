@@ -12,7 +12,10 @@ def convolution_windows(op: OpNode) -> tuple[Window, ...]:
     """For each spatial dim of a convolution, how its kernel (the places) lies on its operand for every result."""
     params = op.params
     numbers: dict[str, tuple[int, ...]] = params["dimension_numbers"]
-    lhs_dims, rhs_dims, out_dims = (numbers[spec][2:] for spec in ("lhs_spec", "rhs_spec", "out_spec"))
+    lhs_dims, rhs_dims, out_dims = (
+        numbers[spec][2:] for spec in ("lhs_spec", "rhs_spec", "out_spec")
+    )
+
     return tuple(
         Window(
             op.ins[0].shape[lhs],
@@ -29,7 +32,9 @@ def convolution_windows(op: OpNode) -> tuple[Window, ...]:
 
 def pooling_windows(op: OpNode, large: TensorInfo, small: TensorInfo) -> tuple[Window, ...]:
     """For each dim of `large`, how the windows of a pooling lie on it: one for each element of `small`."""
-    params, ones = op.params, (1,) * large.ndim
+    params = op.params
+    ones = (1,) * large.ndim
+
     return tuple(
         Window(
             size,
@@ -78,7 +83,12 @@ def joined_runs(op: OpNode) -> tuple[WindowRun, ...]:
     found: list[WindowRun] = []
     place = 0
     for n, begin, end in runs:
-        window = None if n < 0 else Window(op.ins[n].shape[axis], op.outs[0].shape[axis], low=place - begin)
+        window = (
+            None
+            if n < 0
+            else Window(op.ins[n].shape[axis], op.outs[0].shape[axis], low=place - begin)
+        )
         place += end - begin
         found.append(WindowRun(n, window, place))
+
     return tuple(found)

@@ -52,7 +52,8 @@ class Alpa:
             return 0.0
         if kind == "permute":
             return float("inf")
-        total, size = 0.0, float(size_bytes)
+        total = 0.0
+        size = float(size_bytes)
         for axis in axes:
             n = self.mesh.product((axis,))
             if n > 1:
@@ -65,14 +66,17 @@ class Alpa:
 
         None of them exchanges anything inside an operator.
         """
-        ordered = tuple(sorted(without_exchanges(op, strategies), key=lambda strategy: -strategy.split))
+        ordered = tuple(
+            sorted(without_exchanges(op, strategies), key=lambda strategy: -strategy.split)
+        )
         if not traits_of(op.kind).is_contraction:
             return ordered
         return tuple(strategy for strategy in ordered if strategy.split == ordered[0].split)
 
     def _axis_cost(self, kind: StepKind, axis: str, n: int, size: float) -> float:
         position = self.mesh.names.index(axis)
-        a, b = self.alpha[position], self.beta[position]
+        a = self.alpha[position]
+        b = self.beta[position]
         share = {
             "all_gather": (n - 1) / n * size,
             "reduce_scatter": (n - 1) / n * size,

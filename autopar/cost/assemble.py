@@ -83,8 +83,11 @@ class Builder(Usages):
             return free[count] if count in free else free.setdefault(count, np.zeros(count))
 
         costs = self._arrivals(pricing)
-        known, weigh = self._costs, self.graph.tree.weight
-        for op, strategies, alike in zip(self.graph.ops, self.space.strategies, self.graph.alike, strict=True):
+        known = self._costs
+        weigh = self.graph.tree.weight
+        for op, strategies, alike in zip(
+            self.graph.ops, self.space.strategies, self.graph.alike, strict=True
+        ):
             if op.id in self.entering:
                 continue
             weight = 1.0 if op.region is None else weigh(op.region)
@@ -93,6 +96,7 @@ class Builder(Usages):
             if cost is None:
                 cost = known[key] = weight * costs_of(pricing, op, strategies, self._layout(op))
             costs.append(cost)
+
         costs += [none(len(c) * (2 if self._doubled(copy) else 1)) for copy, c in self._copies()]
         costs += [none(len(candidates)) for candidates in self.space.outputs if candidates]
         return tuple(costs)
@@ -107,17 +111,24 @@ class Builder(Usages):
 
     def _arrivals(self, pricing: Pricing) -> list[Floats]:
         """What it costs to be given the inputs in each placement; the state of the call before is there."""
-        kept, mesh = {*self.graph.resident, *(position for _, position in self.graph.carry)}, self.space.mesh
+        kept = {*self.graph.resident, *(position for _, position in self.graph.carry)}
+        mesh = self.space.mesh
         known: dict[tuple[int, tuple[int, ...], int, bool], Floats] = {}
         found: list[Floats] = []
-        for position, (tensor, candidates) in enumerate(zip(self.graph.inputs, self.space.inputs, strict=True)):
+        for position, (tensor, candidates) in enumerate(
+            zip(self.graph.inputs, self.space.inputs, strict=True)
+        ):
             is_there = position in kept or tensor.name.startswith(CONSTANT) or tensor.on_host
             key = id(candidates), tensor.shape, tensor.itemsize, is_there
             if key not in known:
-                sizes = [placement.local_size(tensor.shape, mesh) * tensor.itemsize for placement in candidates]
+                sizes = [
+                    placement.local_size(tensor.shape, mesh) * tensor.itemsize
+                    for placement in candidates
+                ]
                 prices = [0.0 if is_there else arrival_cost(pricing, size) for size in sizes]
                 known[key] = np.array(prices, dtype=np.float64)
             found.append(known[key])
+
         return found
 
     def _layout(self, op: OpNode) -> StrategyArrays:
@@ -126,7 +137,9 @@ class Builder(Usages):
         if id(strategies) not in self._layouts:
             columns = [self._placed(op.id, "ins", n) for n in range(len(op.ins))]
             columns += [self._placed(op.id, "outs", n) for n in range(len(op.outs))]
-            parts = np.array([column.parts for column in columns]).reshape(len(columns), len(strategies))
+            parts = np.array([column.parts for column in columns]).reshape(
+                len(columns), len(strategies)
+            )
             split = np.array([strategy.split for strategy in strategies])
             exchanging = tuple(n for n, strategy in enumerate(strategies) if strategy.exchanges)
             self._layouts[id(strategies)] = StrategyArrays(parts, split, exchanging)
@@ -135,12 +148,21 @@ class Builder(Usages):
     def edges(self) -> tuple[Edge, ...]:
         """The routes between variables, and which copies may be aliases: one matrix for each kind of link."""
         links = links_of(self.graph, self.flow)
-        node, column = self._slot_nodes(links), self._slot_columns()
-        u, v = node[links.source], node[links.target]
+        node = self._slot_nodes(links)
+        column = self._slot_columns()
+        u = node[links.source]
+        v = node[links.target]
         there = np.flatnonzero(u != v)
 
-        doubled = np.array([*map(self._doubled, self.flow.copies), False])  # the last one: where there is no copy
-        keys = (links.looks, column[links.source], column[links.target], doubled[links.origin], doubled[links.copy])
+        # the last one: where there is no copy
+        doubled = np.array([*map(self._doubled, self.flow.copies), False])
+        keys = (
+            links.looks,
+            column[links.source],
+            column[links.target],
+            doubled[links.origin],
+            doubled[links.copy],
+        )
         first, kind = kinds_of(tuple(key[there] for key in keys))
         examples: list[int] = there[first].tolist()
         matrices = [self._matrix_of(links.links[n]) for n in examples]
@@ -150,23 +172,34 @@ class Builder(Usages):
 
     def _slot_nodes(self, links: TensorEdges) -> Ints:
         """The variable that says where a tensor lies, by slot; -1 for results that are literals."""
-        outputs = [self.output_node.get(position, -1) for position in range(len(self.graph.outputs))]
-        free = [*range(len(self.graph.inputs)), *range(self.first_copy, self.first_copy + len(self.flow.copies))]
+        outputs = [
+            self.output_node.get(position, -1) for position in range(len(self.graph.outputs))
+        ]
+        free = [
+            *range(len(self.graph.inputs)),
+            *range(self.first_copy, self.first_copy + len(self.flow.copies)),
+        ]
         of_op = np.array([self.op_node[op.id] for op in self.graph.ops], dtype=np.int64)
-        return np.concatenate([np.array([*free, *outputs], dtype=np.int64), np.repeat(of_op, links.slots)])
+        return np.concatenate(
+            [np.array([*free, *outputs], dtype=np.int64), np.repeat(of_op, links.slots)]
+        )
 
     def _slot_columns(self) -> Ints:
         """What tells apart the columns of placements at slots: equal ones are one object."""
-        space, candidates = self.space, self._candidates
+        space = self.space
+        candidates = self._candidates
         found = [id(candidates(placements)) for placements in (*space.inputs, *space.copies)]
         for position, placements in enumerate(space.outputs):
-            own = placements or (space.inputs[self.output_node[position]] if position in self.output_node else ())
+            own = placements or (
+                space.inputs[self.output_node[position]] if position in self.output_node else ()
+            )
             found.append(id(candidates(own)) if own else 0)
 
         known: dict[int, list[int]] = {}
         for sides in self._sides:
             if id(sides) not in known:
                 known[id(sides)] = [id(column) for side in sides for column in side]
+
         found += chain.from_iterable([known[id(sides)] for sides in self._sides])
         return np.array(found, dtype=np.int64)
 
@@ -175,9 +208,12 @@ class Builder(Usages):
         _, made, region = self._source(link.tensor, link.source)
         if link.copy is None:
             (use,) = link.uses
-            cost = self._read(link.tensor, link.source, made, self._wanted(use), region, link.reader, link.uses)
+            cost = self._read(
+                link.tensor, link.source, made, self._wanted(use), region, link.reader, link.uses
+            )
         else:
-            copy, wanted = self.flow.copies[link.copy], self._candidates(self.space.copies[link.copy])
+            copy = self.flow.copies[link.copy]
+            wanted = self._candidates(self.space.copies[link.copy])
             cost = self._matrix(link.tensor, made, wanted, region, link.reader, link.uses)
             cost = self._aliased(cost, made, wanted, copy.stored) if self._doubled(copy) else cost
         return self._widened(Edge(0, 1, cost), link.source).matrix
@@ -207,16 +243,22 @@ class Builder(Usages):
             self._matrices[key] = twice(edge.matrix)
         return Edge(edge.u, edge.v, self._matrices[key])
 
-    def _aliased(self, cost: Matrix, made: Column, candidates: Column, apart: bool = False) -> Matrix:
+    def _aliased(
+        self, cost: Matrix, made: Column, candidates: Column, apart: bool = False
+    ) -> Matrix:
         """`cost` behind the columns of aliases: 0 where a copy may be its source itself, forbidden elsewhere.
 
         With `apart` what may be an alias may not be anything else.
         """
         key = (id(cost), id(made), id(candidates), "aliased", apart)
         if key not in self._matrices:
-            some, others = made.first, candidates.first  # one candidate of each placement
-            same, fresh = made.numbers[some][:, None] == candidates.numbers[others], part(cost, some, others)
-            both = np.hstack([np.where(same, 0.0, np.inf), np.where(same, np.inf, fresh) if apart else fresh])
+            some = made.first
+            others = candidates.first  # one candidate of each placement
+            same = made.numbers[some][:, None] == candidates.numbers[others]
+            fresh = part(cost, some, others)
+            both = np.hstack(
+                [np.where(same, 0.0, np.inf), np.where(same, np.inf, fresh) if apart else fresh]
+            )
             columns = np.concatenate([candidates.index, candidates.index + len(others)])
             self._matrices[key] = matrix_of(both, made.index, columns)
         return self._matrices[key]
@@ -225,18 +267,28 @@ class Builder(Usages):
         """Where a use reads `tensor`."""
         if copy is None:
             return self._makers[tensor.id]
-        return self.first_copy + copy, self._candidates(self.space.copies[copy]), self.flow.copies[copy].region
+        return (
+            self.first_copy + copy,
+            self._candidates(self.space.copies[copy]),
+            self.flow.copies[copy].region,
+        )
 
     @cached_property
     def _makers(self) -> dict[int, Source]:
         """Where each tensor, by id, is read as it was made."""
         found: dict[int, Source] = {
-            tensor: (node, self._candidates(self.space.inputs[node]), None) for tensor, node in self.input_node.items()
+            tensor: (node, self._candidates(self.space.inputs[node]), None)
+            for tensor, node in self.input_node.items()
         }
         for op, (_, outs) in zip(self.graph.ops, self._sides, strict=True):
             node = self.op_node[op.id]
             for tensor, column in zip(op.outs, outs, strict=True):
-                found[tensor.id] = node, column, None if op.region is None else self.graph.made_in(tensor)
+                found[tensor.id] = (
+                    node,
+                    column,
+                    None if op.region is None else self.graph.made_in(tensor),
+                )
+
         return found
 
     @cached_property
@@ -262,7 +314,9 @@ class Builder(Usages):
             found = self._matrices[key] = matrix_of(weight * routes, made.index, wanted.index)
         return found
 
-    def _router(self, tensor: TensorInfo, weight: float, region: int | None, uses: Sequence[Use]) -> Router:
+    def _router(
+        self, tensor: TensorInfo, weight: float, region: int | None, uses: Sequence[Use]
+    ) -> Router:
         """What waits for others is shared; what all readers can is done in their loops."""
         router = self.router.of(tensor)
         if weight == 1 and tensor.id in self._waiting:
@@ -292,6 +346,10 @@ class Builder(Usages):
             self._matrices[key] = matrix_of(np.where(same, 0.0, np.inf), made.index, wanted.index)
         return self._matrices[key]
 
-    def _routes(self, tensor: TensorInfo, sources: Placements, targets: Placements, router: Router) -> Floats:
+    def _routes(
+        self, tensor: TensorInfo, sources: Placements, targets: Placements, router: Router
+    ) -> Floats:
         key = (tensor.shape, tensor.itemsize, id(sources), id(targets), "routes", id(router))
-        return self._once(key, lambda: router.cost_matrix(tensor.shape, tensor.itemsize, sources, targets))
+        return self._once(
+            key, lambda: router.cost_matrix(tensor.shape, tensor.itemsize, sources, targets)
+        )

@@ -112,20 +112,29 @@ class RecomputeBuilder(Builder):
         originals = [twin.original for twin in self.rewritten.twins if twin.original is not None]
         self.repeated = {tensor.id for op in originals for tensor in graph.ops[op].outs}
         self.optional = self._optional_ops()
-        self.optional_copies = {copy.id for copy in self.flow.copies if self._is_optional_copy(copy)}
+        self.optional_copies = {
+            copy.id for copy in self.flow.copies if self._is_optional_copy(copy)
+        }
         self.holds = self._holds()
+
         self.first_hold = len(self.space.counts)
 
     def _optional_ops(self) -> frozenset[int]:
         """Twins, residuals that nobody else reads, and originals that only these read."""
         graph = self.graph
         outputs = {tensor.id for tensor in graph.outputs}
-        may = {op for twin in self.rewritten.twins for op in (twin.original, *twin.residuals) if op is not None}
+        may = {
+            op
+            for twin in self.rewritten.twins
+            for op in (twin.original, *twin.residuals)
+            if op is not None
+        }
         found = set(self.twins)
         for op in sorted(may, reverse=True):
             readers = {use.op for t in graph.ops[op].outs for use in self.flow.uses.get(t.id, ())}
             if readers <= found and outputs.isdisjoint(t.id for t in graph.ops[op].outs):
                 found.add(op)
+
         return frozenset(found)
 
     def _is_optional_copy(self, copy: Copy) -> bool:
@@ -140,10 +149,14 @@ class RecomputeBuilder(Builder):
         for op in self.optional:
             cost = costs[self.op_node[op]]
             costs[self.op_node[op]] = longer.setdefault(id(cost), np.append(cost, 0.0))
+
         for copy in self.flow.copies:
             node = self.first_copy + copy.id
-            count = len(costs[node]) * (2 if copy.id in self.joins else 1) + (copy.id in self.optional_copies)
+            count = len(costs[node]) * (2 if copy.id in self.joins else 1) + (
+                copy.id in self.optional_copies
+            )
             costs[node] = np.zeros(count)
+
         costs += [np.zeros(len(self._from(hold.tensor, hold.source)[1]) + 1) for hold in self.holds]
         return tuple(costs)
 
@@ -158,30 +171,43 @@ class RecomputeBuilder(Builder):
             if copy.id in self.joins:
                 found += self._join(copy, Edge(node, target, cost), wanted)
                 continue
-            if copy.tensor.id in self.repeated and copy.stored and self._lasting_uses(copy.tensor) < 2:
+            if (
+                copy.tensor.id in self.repeated
+                and copy.stored
+                and self._lasting_uses(copy.tensor) < 2
+            ):
                 cost = self._same(made, wanted)
             if self._doubled(copy):
                 cost = self._aliased(cost, made, wanted, copy.stored)
             edge = self._widened(Edge(node, target, cost), copy.source)
-            found.append(self._with_absent(edge, copy.tensor, copy.source, copy.id in self.optional_copies))
+            found.append(
+                self._with_absent(edge, copy.tensor, copy.source, copy.id in self.optional_copies)
+            )
+
         for use, source in self.flow.source.items():
             edge = self._use_edge(use, source)
             if edge is not None:
                 found.append(edge)
+
         return (*found, *self._hold_edges())
 
     def _use_edge(self, use: Use, source: int | None) -> Edge | None:
         if use.op is not None:
-            tensor, target = self.graph.ops[use.op].ins[use.position], self.op_node[use.op]
+            tensor = self.graph.ops[use.op].ins[use.position]
+            target = self.op_node[use.op]
             wanted = self._placed(use.op, "ins", use.position)
         else:
-            tensor, target = self.graph.outputs[use.position], self.output_node[use.position]
+            tensor = self.graph.outputs[use.position]
+            target = self.output_node[use.position]
             wanted = self._candidates(self.space.outputs[use.position] or self.space.inputs[target])
+
         if self._needs_kept(tensor, use):
             return self._kept_edge(tensor, use, wanted)
+
         node, made, region = self._source(tensor, source)
         if node == target:
             return None
+
         cost = self._read(tensor, source, made, wanted, region, use.region, (use,))
         return self._with_absent(
             self._widened(Edge(node, target, cost), source), tensor, source, use.op in self.optional
@@ -195,9 +221,13 @@ class RecomputeBuilder(Builder):
         """From the join of what is kept to a twin that reads it early."""
         join = self.join_of[tensor.id]
         made = self._candidates(self.space.copies[join])
-        cost = part(self._matrix(tensor, made, wanted, self.flow.copies[join].region, use.region, (use,)))
+        cost = part(
+            self._matrix(tensor, made, wanted, self.flow.copies[join].region, use.region, (use,))
+        )
         both = np.vstack([np.full(cost.shape, np.inf), cost])
-        rows = np.pad(both, ((0, int(join in self.optional_copies)), (0, 1)), constant_values=np.inf)
+        rows = np.pad(
+            both, ((0, int(join in self.optional_copies)), (0, 1)), constant_values=np.inf
+        )
         rows[:, -1] = 0.0
         return Edge(self.first_copy + join, self.op_node[use.op or 0], rows)
 
@@ -206,36 +236,51 @@ class RecomputeBuilder(Builder):
             return super()._widened(edge, source)
         key = (id(edge.matrix), "twice")
         if key not in self._matrices:
-            self._matrices[id(edge.matrix), "alive"] = edge.matrix  # keys are identities: it must outlive them
+            # keys are identities: it must outlive them
+            self._matrices[id(edge.matrix), "alive"] = edge.matrix
             self._matrices[key] = twice(edge.matrix)
         return Edge(edge.u, edge.v, self._matrices[key])
 
-    def _with_absent(self, edge: Edge, tensor: TensorInfo, source: int | None, reader: bool) -> Edge:
+    def _with_absent(
+        self, edge: Edge, tensor: TensorInfo, source: int | None, reader: bool
+    ) -> Edge:
         """The edge with a last row for an absent source, and with a last column for an absent reader."""
         producer = self.graph.producers.get(tensor.id)
-        made = source in self.optional_copies if source is not None else producer and producer.id in self.optional
+        made = (
+            source in self.optional_copies
+            if source is not None
+            else producer and producer.id in self.optional
+        )
         if not made and not reader:
             return edge
+
         alone = source is not None and self._serves_one(self.flow.copies[source])
         key = (id(edge.matrix), "absent", bool(made), reader, alone)
         if key not in self._matrices:
             self._matrices[id(edge.matrix), "alive"] = edge.matrix
-            cost = np.pad(part(edge.matrix), ((0, int(bool(made))), (0, int(reader))), constant_values=np.inf)
+            cost = np.pad(
+                part(edge.matrix), ((0, int(bool(made))), (0, int(reader))), constant_values=np.inf
+            )
             if reader:
                 cost[:, -1] = 0.0
             if reader and alone:
                 cost[:-1, -1] = np.inf
             self._matrices[key] = cost
+
         return Edge(edge.u, edge.v, self._matrices[key])
 
     def _serves_one(self, copy: Copy) -> bool:
         """Whether a copy is there for one reader only: without that it is absent, and so is what makes it."""
         is_such = not self.may_keep and copy.id in self.joins & self.optional_copies
-        return is_such and len(copy.uses) == len(self.graph.ops[self.made_by[copy.tensor.id][0]].outs) == 1
+        return (
+            is_such
+            and len(copy.uses) == len(self.graph.ops[self.made_by[copy.tensor.id][0]].outs) == 1
+        )
 
     def _join(self, copy: Copy, made: Edge, candidates: Column) -> list[Edge]:
         """A join between its twin and what would be kept."""
-        count, absent = len(candidates), copy.id in self.optional_copies
+        count = len(candidates)
+        absent = copy.id in self.optional_copies
         cost = np.full((len(made.cost) + 1, 2 * count + absent), np.inf)
         cost[:-1, :count] = made.cost
         cost[-1, count:] = 0.0
@@ -245,6 +290,7 @@ class RecomputeBuilder(Builder):
             forbidden = np.zeros((len(cost), 2 * count + absent))
             forbidden[:, count : 2 * count] = np.inf
             return [Edge(made.u, made.v, cost + forbidden)]
+
         source, placements, optional = self._from(kept, None)
         keeping = self._matrix_of_kept(kept, placements, candidates)
         rows = np.zeros((len(placements) + optional, 2 * count + absent))
@@ -257,7 +303,11 @@ class RecomputeBuilder(Builder):
         is_slice = self.graph.producers[kept.id].kind == "scan_slice"
         if kept.id in self.stored or is_slice or self._lasting_uses(kept) < 2:
             return part(self._same(placements, candidates))
-        return part(self._matrix(kept, placements, candidates, self.graph.made_in(kept), self.graph.made_in(kept)))
+        return part(
+            self._matrix(
+                kept, placements, candidates, self.graph.made_in(kept), self.graph.made_in(kept)
+            )
+        )
 
     def _lasting_uses(self, tensor: TensorInfo) -> int:
         """How many uses a tensor has that are always there, those of its join included: of several a copy is stored."""
@@ -289,16 +339,25 @@ class RecomputeBuilder(Builder):
             if use.op is None or not is_twin(self.graph, use):
                 continue
             if self.graph.ops[use.op].ins[use.position].id not in self.join_of:
-                late.setdefault((self.graph.ops[use.op].ins[use.position].id, source), []).append(use)
+                late.setdefault((self.graph.ops[use.op].ins[use.position].id, source), []).append(
+                    use
+                )
+
         tensors = {t.id: t for op in self.graph.ops for t in op.ins}
-        return [h for (t, source), uses in late.items() if (h := self._hold(tensors[t], source, uses)) is not None]
+        return [
+            h
+            for (t, source), uses in late.items()
+            if (h := self._hold(tensors[t], source, uses)) is not None
+        ]
 
     def _hold(self, tensor: TensorInfo, source: int | None, uses: Sequence[Use]) -> Hold | None:
-        graph, node = self.graph, self.input_node.get(tensor.id)
+        graph = self.graph
+        node = self.input_node.get(tensor.id)
         if (node is not None and node not in graph.donated) or tensor.id not in self.in_memory:
             return None
         if source is not None and not self.flow.copies[source].stored:
             return None
+
         producer = graph.producers.get(tensor.id)
         start = self._last_use(tensor, 0 if producer is None else graph.ready_at(producer)) + 1
         start = start if source is None else self.flow.copies[source].stop
@@ -329,39 +388,62 @@ class RecomputeBuilder(Builder):
                 if len(hold.uses) == 1 and not self.may_keep:
                     needs[:-1, -1] = np.inf
                 found.append(Edge(self.first_hold + n, self.op_node[op], needs))
+
         return found
 
     def usages(self, tensors_only: bool) -> tuple[Usage, ...]:
         """Bytes over time: of inputs, operators and copies while they are surely needed, of joins and holds."""
         optional = {self.op_node[op] for op in self.optional}
         optional |= {self.first_copy + copy for copy in self.optional_copies}
-        written, joins = self.in_memory, self.joins  # what is not in memory, or counts otherwise, is apart
-        apart = {self.first_copy + c.id for c in self.flow.copies if c.id in joins or c.tensor.id not in written}
+        written = self.in_memory
+        joins = self.joins  # what is not in memory, or counts otherwise, is apart
+        apart = {
+            self.first_copy + c.id
+            for c in self.flow.copies
+            if c.id in joins or c.tensor.id not in written
+        }
         found = [
-            replace(usage, size_bytes=np.append(usage.size_bytes, 0.0)) if usage.node in optional else usage
+            replace(usage, size_bytes=np.append(usage.size_bytes, 0.0))
+            if usage.node in optional
+            else usage
             for usage in super().usages(tensors_only)
             if usage.node not in apart
         ]
         for copy, candidates in self._copies():
             if copy.id in self.joins and copy.tensor.id in self.in_memory:
-                found += self._join_usages(copy, self._bytes(copy.tensor, self._candidates(candidates)), tensors_only)
+                found += self._join_usages(
+                    copy, self._bytes(copy.tensor, self._candidates(candidates)), tensors_only
+                )
+
         for n, hold in enumerate(self.holds):
             if not tensors_only and hold.tensor.id in self.input_node:
                 continue  # inputs have memory all along
             start = hold.start if tensors_only else self._anew.until[hold.tensor.id]
             if start < hold.stop:
-                size = np.append(self._bytes(hold.tensor, self._from(hold.tensor, hold.source)[1]), 0.0)
+                size = np.append(
+                    self._bytes(hold.tensor, self._from(hold.tensor, hold.source)[1]), 0.0
+                )
                 found.append(Usage(self.first_hold + n, start, hold.stop, size))
+
         return tuple(found)
 
     def _join_usages(self, copy: Copy, size: Floats, tensors_only: bool) -> Iterator[Usage]:
         """Of a join: recomputed, from the twin on; kept, from when on nobody else counts what is kept."""
-        node, kept = self.first_copy + copy.id, self._kept(copy)
+        node = self.first_copy + copy.id
+        kept = self._kept(copy)
         stop = copy.stop if tensors_only else self.held.end[copy.tensor.id]
-        since = stop if kept is None else self._kept_since(kept) if tensors_only else self._anew.until[kept.id]
-        zeros, absent = np.zeros(len(size)), np.zeros(int(copy.id in self.optional_copies))
+        since = (
+            stop
+            if kept is None
+            else self._kept_since(kept)
+            if tensors_only
+            else self._anew.until[kept.id]
+        )
+        zeros = np.zeros(len(size))
+        absent = np.zeros(int(copy.id in self.optional_copies))
         if copy.start < stop:
             yield Usage(node, copy.start, stop, np.concatenate([size, zeros, absent]))
+
         if since < stop:
             yield Usage(node, since, stop, np.concatenate([zeros, size, absent]))
 
@@ -376,7 +458,11 @@ class RecomputeBuilder(Builder):
 
     def _kept_since(self, kept: TensorInfo) -> int:
         """When the last reader that is always there was reached."""
-        return self.stored[kept.id].stop if kept.id in self.stored else self.graph.producers[kept.id].id + 1
+        return (
+            self.stored[kept.id].stop
+            if kept.id in self.stored
+            else self.graph.producers[kept.id].id + 1
+        )
 
     @cached_property
     def held(self) -> HeldTimes:
@@ -385,8 +471,19 @@ class RecomputeBuilder(Builder):
 
     @cached_property
     def _anew(self) -> Duplicated:
-        kept = {hold.tensor.id for hold in self.holds if hold.tensor.id not in self.input_node} | self.join_of.keys()
-        known = self.graph, self._sure, self.held, self.in_memory, self._placed, self._once, self._may_go
+        kept = {
+            hold.tensor.id for hold in self.holds if hold.tensor.id not in self.input_node
+        } | self.join_of.keys()
+        known = (
+            self.graph,
+            self._sure,
+            self.held,
+            self.in_memory,
+            self._placed,
+            self._once,
+            self._may_go,
+        )
+
         return Duplicated(*known, kept, read_once(self.flow, self.join_of))
 
     @cached_property

@@ -25,7 +25,8 @@ _CLOSED_AT: dict[StepKind, int] = {
 
 def router_of(graph: OpGraph, mesh: DeviceMesh, pricing: Pricing) -> Router:
     """The routes of the tensors of `graph` under `pricing`, alone, shared and fused."""
-    shared, fused = shared_price(pricing, graph, mesh), fused_price(pricing, mesh)
+    shared = shared_price(pricing, graph, mesh)
+    fused = fused_price(pricing, mesh)
     return Router(mesh, pricing.step_cost, turn_price(pricing), shared, fused)
 
 
@@ -41,7 +42,9 @@ def shared_price(pricing: Pricing, graph: OpGraph, mesh: DeviceMesh) -> StepPric
     """
     if not shares(pricing):
         return pricing.step_cost
-    whole_bytes, pack = gradient_bytes(graph), pack_price(pricing)
+
+    whole_bytes = gradient_bytes(graph)
+    pack = pack_price(pricing)
     per_byte: dict[tuple[StepKind, tuple[str, ...]], float] = {}
 
     def price(kind: StepKind, axes: tuple[str, ...], size_bytes: int) -> float:
@@ -85,7 +88,9 @@ def waiting(graph: OpGraph) -> frozenset[int]:
 def gradient_bytes(graph: OpGraph) -> int:
     """The bytes of the gradients that the backward pass leaves, whole."""
     found = _made(graph)
-    return sum(t.size_bytes for op in graph.ops if op.phase == "backward" for t in op.outs if t.id in found)
+    return sum(
+        t.size_bytes for op in graph.ops if op.phase == "backward" for t in op.outs if t.id in found
+    )
 
 
 @once_per_graph
@@ -93,5 +98,7 @@ def _made(graph: OpGraph) -> frozenset[int]:
     data = set(graph.batch_inputs)
     shapes = {t.shape for n, t in enumerate(graph.inputs) if n not in data}
     behind = [op for op in graph.ops if op.phase != "forward"]
-    read = {t.id for op in behind if op.phase == "update" for t in op.ins} | {t.id for t in graph.outputs}
+    read = {t.id for op in behind if op.phase == "update" for t in op.ins} | {
+        t.id for t in graph.outputs
+    }
     return frozenset(t.id for op in behind for t in op.outs if t.id in read and t.shape in shapes)

@@ -9,7 +9,15 @@ from functools import cached_property
 from autopar.core.graph import OpGraph, OpNode
 from autopar.core.placement import StepKind
 from autopar.core.strategy import Strategy, StrategyArrays
-from autopar.cost.pricing import Batched, Floats, Pricing, arrival_cost, pack_price, shares, turn_price
+from autopar.cost.pricing import (
+    Batched,
+    Floats,
+    Pricing,
+    arrival_cost,
+    pack_price,
+    shares,
+    turn_price,
+)
 from autopar.redistribute.step import PackPrice, TurnPrice
 
 
@@ -19,7 +27,9 @@ class Remembered:
 
     pricing: Pricing
     graph: OpGraph
-    _numbers: dict[tuple[Hashable, Hashable], int] = field(default_factory=dict[tuple[Hashable, Hashable], int])
+    _numbers: dict[tuple[Hashable, Hashable], int] = field(
+        default_factory=dict[tuple[Hashable, Hashable], int]
+    )
     _kinds: dict[int, tuple[OpNode, int]] = field(default_factory=dict[int, tuple[OpNode, int]])
     _costs: dict[tuple[int, int], tuple[Strategy, float]] = field(
         default_factory=dict[tuple[int, int], tuple[Strategy, float]]
@@ -30,12 +40,22 @@ class Remembered:
         key = self.context(op), id(strategy)
         known = self._costs.get(key)
         if known is None:
-            known = self._costs[key] = strategy, self.pricing.op_cost(op, strategy)  # the strategy keeps its id
+            # the strategy keeps its id
+            known = self._costs[key] = (
+                strategy,
+                self.pricing.op_cost(op, strategy),
+            )
         return known[1]
 
-    def op_costs(self, op: OpNode, strategies: tuple[Strategy, ...], layout: StrategyArrays) -> Floats | None:
+    def op_costs(
+        self, op: OpNode, strategies: tuple[Strategy, ...], layout: StrategyArrays
+    ) -> Floats | None:
         """As `pricing`."""
-        return self.pricing.op_costs(op, strategies, layout) if isinstance(self.pricing, Batched) else None
+        return (
+            self.pricing.op_costs(op, strategies, layout)
+            if isinstance(self.pricing, Batched)
+            else None
+        )
 
     def context(self, op: OpNode) -> int:
         """A number for the operator's signature and what `pricing` looks at beside it."""
@@ -43,7 +63,9 @@ class Remembered:
             return self._of_graph[op.id]
         known = self._kinds.get(id(op))
         if known is None:
-            number = self._numbers.setdefault((op.signature, self.pricing.context(op)), len(self._numbers))
+            number = self._numbers.setdefault(
+                (op.signature, self.pricing.context(op)), len(self._numbers)
+            )
             known = self._kinds[id(op)] = op, number  # the operator keeps its id
         return known[1]
 
@@ -54,7 +76,8 @@ class Remembered:
     @cached_property
     def _of_graph(self) -> list[int]:
         """The numbers of all operators of the graph."""
-        numbers, context = self._numbers, self.pricing.context
+        numbers = self._numbers
+        context = self.pricing.context
         return [
             numbers.setdefault((first, context(op)), len(numbers))
             for op, first in zip(self.graph.ops, self.graph.alike, strict=True)

@@ -33,7 +33,8 @@ def in_loops(graph: OpGraph, region: int | None, uses: Sequence[Use]) -> bool:
     What is done before a loop that reads it in every round, or for the caller, is written.
     """
     return bool(uses) and all(
-        use.op is not None and use.region == region and is_fusible(graph.ops[use.op]) for use in uses
+        use.op is not None and use.region == region and is_fusible(graph.ops[use.op])
+        for use in uses
     )
 
 

@@ -60,7 +60,9 @@ class Pricing(Protocol):
 class Batched(Protocol):
     """A pricing that prices all strategies of an operator at once."""
 
-    def op_costs(self, op: OpNode, strategies: tuple[Strategy, ...], layout: StrategyArrays) -> Floats | None:
+    def op_costs(
+        self, op: OpNode, strategies: tuple[Strategy, ...], layout: StrategyArrays
+    ) -> Floats | None:
         """What `op_cost` says of each of `strategies`, whose arrays are `layout`; None where it cannot."""
         ...
 
@@ -119,7 +121,9 @@ def pack_price(pricing: Pricing) -> PackPrice:
     return pricing.pack_cost if isinstance(pricing, Turning) else no_pack
 
 
-def costs_of(pricing: Pricing, op: OpNode, strategies: tuple[Strategy, ...], layout: StrategyArrays) -> Floats:
+def costs_of(
+    pricing: Pricing, op: OpNode, strategies: tuple[Strategy, ...], layout: StrategyArrays
+) -> Floats:
     """`cost_of` for each of the strategies, whose arrays are `layout`."""
     found = pricing.op_costs(op, strategies, layout) if isinstance(pricing, Batched) else None
     if found is None:
@@ -162,9 +166,15 @@ class Restricted:
         """As `pricing`."""
         return self.pricing.op_cost(op, strategy)
 
-    def op_costs(self, op: OpNode, strategies: tuple[Strategy, ...], layout: StrategyArrays) -> Floats | None:
+    def op_costs(
+        self, op: OpNode, strategies: tuple[Strategy, ...], layout: StrategyArrays
+    ) -> Floats | None:
         """As `pricing`."""
-        return self.pricing.op_costs(op, strategies, layout) if isinstance(self.pricing, Batched) else None
+        return (
+            self.pricing.op_costs(op, strategies, layout)
+            if isinstance(self.pricing, Batched)
+            else None
+        )
 
     def context(self, op: OpNode) -> Hashable:
         """As `pricing`."""
@@ -196,7 +206,9 @@ class Restricted:
     def keep(self, op: OpNode, strategies: tuple[Strategy, ...]) -> tuple[Strategy, ...]:
         """As `pricing`, without those that exchange by steps that are not allowed; the user's own are."""
         if op.kind not in COLLECTIVES:
-            strategies = tuple(s for s in strategies if all(e.kind in self.step_kinds for e in s.exchanges))
+            strategies = tuple(
+                s for s in strategies if all(e.kind in self.step_kinds for e in s.exchanges)
+            )
         return self.pricing.keep(op, strategies)
 
 
@@ -247,49 +259,78 @@ class Roofline:
     def local_work(self, op: OpNode, strategy: Strategy) -> LocalWork:
         """One device's share of `op`, which is not free and no function in one."""
         placed = tuple(zip((*op.ins, *op.outs), (*strategy.ins, *strategy.outs), strict=True))
-        sizes = [placement.local_size(tensor.shape, self.mesh) * tensor.itemsize for tensor, placement in placed]
+        sizes = [
+            placement.local_size(tensor.shape, self.mesh) * tensor.itemsize
+            for tensor, placement in placed
+        ]
         if reads_what_it_writes(op):
             sizes = [min(size, sizes[-1]) for size in sizes]
+
         size = sum(share * size for size, share in zip(sizes, self._moved(op), strict=True))
         if (stated := stated_bytes(op)) is not None:
             size = stated / strategy.split
-        flops, elements = self._flops(op) / strategy.split, None
+
+        flops = self._flops(op) / strategy.split
+        elements = None
         if strategy.exchanges:
             times = rounds(op, strategy)
-            flops, size = flops * times, size * times + laid_out_bytes(op, strategy, self.mesh)
+            flops = flops * times
+            size = size * times + laid_out_bytes(op, strategy, self.mesh)
+
         if traits_of(op.kind).is_contraction and flops:
-            lhs, rhs, out = (float(placement.local_size(tensor.shape, self.mesh)) for tensor, placement in placed)
+            lhs, rhs, out = (
+                float(placement.local_size(tensor.shape, self.mesh)) for tensor, placement in placed
+            )
             elements = _as_product(op, (lhs, rhs, out), flops)
+
         dtype = op.ins[0].dtype if op.ins else op.outs[0].dtype
         launched = any(t.id in self._in_memory for t in op.outs)
         parts = tuple(float(self.mesh.product(placement.split_axes)) for _, placement in placed)
-        runs, turned = picked_runs(op, parts), op.id in self._turned
+        runs = picked_runs(op, parts)
+        turned = op.id in self._turned
         return LocalWork(op, flops, size, dtype, rate_kind(op), elements, launched, runs, turned)
 
-    def op_costs(self, op: OpNode, strategies: tuple[Strategy, ...], layout: StrategyArrays) -> Floats | None:
+    def op_costs(
+        self, op: OpNode, strategies: tuple[Strategy, ...], layout: StrategyArrays
+    ) -> Floats | None:
         """`op_cost` of all strategies that exchange nothing, at once; None for functions treated as one operator."""
         if op.body is not None or op.crosses_memories:
             return None
         if self._is_free(op):
             return np.zeros(len(strategies))
-        sizes = [t.size_bytes // parts for t, parts in zip((*op.ins, *op.outs), layout.parts, strict=True)]
+
+        sizes = [
+            t.size_bytes // parts
+            for t, parts in zip((*op.ins, *op.outs), layout.parts, strict=True)
+        ]
         if reads_what_it_writes(op):
             sizes = [np.minimum(mine, sizes[-1]) for mine in sizes]
+
         moving = (share * mine for mine, share in zip(sizes, self._moved(op), strict=True) if share)
         stated = stated_bytes(op)
         size = sum(moving, np.zeros(len(strategies))) if stated is None else stated / layout.split
         device = self.cluster.device
         dtype = op.ins[0].dtype if op.ins else op.outs[0].dtype
-        flops, elements = self._flops(op) / layout.split, None
+        flops = self._flops(op) / layout.split
+        elements = None
         if traits_of(op.kind).is_contraction and len(flops) and flops.min() > 0:
             elements = _as_product(op, _elements(op, layout.parts), flops)
+
         runs = picked_runs(op, [mine.astype(np.float64) for mine in layout.parts])
-        time_s = compute_times_s(flops, size, dtype, device, kind=rate_kind(op), elements=elements, runs=runs)
+        time_s = compute_times_s(
+            flops, size, dtype, device, kind=rate_kind(op), elements=elements, runs=runs
+        )
         if elements is not None and op.kind == "dot_general":
             turned = op.id in self._turned
-            time_s = time_s + self._backend.product_turns_s(op, elements, flops, device, turned=turned)
+            time_s = time_s + self._backend.product_turns_s(
+                op, elements, flops, device, turned=turned
+            )
+
         if self._folds(op):
-            time_s = np.where([bool(strategy.ins[0].unreduced) for strategy in strategies], 0.0, time_s)
+            time_s = np.where(
+                [bool(strategy.ins[0].unreduced) for strategy in strategies], 0.0, time_s
+            )
+
         launched = any(t.id in self._in_memory for t in op.outs)
         return time_s if launched else np.maximum(0.0, time_s - device.launch_s)
 
@@ -310,7 +351,9 @@ class Roofline:
         """Whether nothing is computed or moved for `op` itself."""
         if op.kind in BORDERS:
             return not any(moved(self.graph)[op.id])
-        return (traits_of(op.kind).is_view and op.id not in self._written_out) or not (op.ins or op.outs)
+        return (traits_of(op.kind).is_view and op.id not in self._written_out) or not (
+            op.ins or op.outs
+        )
 
     @cached_property
     def _written_out(self) -> frozenset[int]:
@@ -337,7 +380,14 @@ class Roofline:
         folds = op.kind == "transpose" and op.id in self._folded
         launched = not self._in_memory.isdisjoint([tensor.id for tensor in op.outs])
         turned = op.kind == "dot_general" and op.id in self._turned
-        return (folds, turned, launched, op.id in self._written_out, self._bounds.get(op.id), moved(self.graph)[op.id])
+        return (
+            folds,
+            turned,
+            launched,
+            op.id in self._written_out,
+            self._bounds.get(op.id),
+            moved(self.graph)[op.id],
+        )
 
     def step_cost(self, kind: StepKind, axes: tuple[str, ...], size_bytes: int) -> float:
         """Seconds of one redistribution step."""
@@ -375,18 +425,24 @@ class Roofline:
         return strategies
 
 
-def _as_product(op: OpNode, elements: tuple[Number, Number, Number], flops: Number) -> tuple[Number, Number, Number]:
+def _as_product(
+    op: OpNode, elements: tuple[Number, Number, Number], flops: Number
+) -> tuple[Number, Number, Number]:
     """The elements that one device holds of a product, as one of matrices: of a convolution its patches, unrolled."""
     if op.kind == "dot_general":
         return elements
     _, window, out = elements
     features: int = op.params["dimension_numbers"]["out_spec"][1]
     groups: int = op.params["feature_group_count"] * op.params["batch_group_count"]
-    channels = cast(Number, np.minimum(2.0 * window * out / flops, op.outs[0].shape[features] / groups))
+    channels = cast(
+        Number, np.minimum(2.0 * window * out / flops, op.outs[0].shape[features] / groups)
+    )
     return convolution_elements(window, out, channels, flops)
 
 
 def _elements(op: OpNode, parts: NDArray[np.int64]) -> tuple[Floats, Floats, Floats]:
     """Of a product of matrices the elements that one device holds of both operands and the result."""
-    lhs, rhs, out = (prod(t.shape) / mine for t, mine in zip((*op.ins, *op.outs), parts, strict=True))
+    lhs, rhs, out = (
+        prod(t.shape) / mine for t, mine in zip((*op.ins, *op.outs), parts, strict=True)
+    )
     return lhs, rhs, out

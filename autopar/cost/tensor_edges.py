@@ -107,7 +107,9 @@ def _of_copies(graph: OpGraph, flow: Dataflow) -> list[TensorEdge]:
     """What each copy is made from."""
     found: list[TensorEdge] = []
     for copy in flow.copies:
-        made_in = graph.made_in(copy.tensor) if copy.source is None else flow.copies[copy.source].region
+        made_in = (
+            graph.made_in(copy.tensor) if copy.source is None else flow.copies[copy.source].region
+        )
         found.append(TensorEdge(copy.tensor, copy.source, copy.id, made_in, copy.region, copy.uses))
     return found
 
@@ -116,7 +118,9 @@ def _of_uses(graph: OpGraph, flow: Dataflow) -> list[TensorEdge]:
     """What each use reads."""
     found: list[TensorEdge] = []
     for use, source in flow.source.items():
-        tensor = graph.outputs[use.position] if use.op is None else graph.ops[use.op].ins[use.position]
+        tensor = (
+            graph.outputs[use.position] if use.op is None else graph.ops[use.op].ins[use.position]
+        )
         made_in = graph.made_in(tensor) if source is None else flow.copies[source].region
         found.append(TensorEdge(tensor, source, None, made_in, use.region, (use,)))
     return found
@@ -133,7 +137,9 @@ class _Slots:
         self._of_op: list[int] = first.tolist()
         self._made = {tensor.id: slot for slot, tensor in enumerate(graph.inputs)}
         for op, slot in zip(graph.ops, self._of_op, strict=True):
-            self._made.update((tensor.id, slot + len(op.ins) + n) for n, tensor in enumerate(op.outs))
+            self._made.update(
+                (tensor.id, slot + len(op.ins) + n) for n, tensor in enumerate(op.outs)
+            )
 
     def read(self, link: TensorEdge) -> int:
         """The slot that a link is read from."""
@@ -144,7 +150,11 @@ class _Slots:
         if link.copy is not None:
             return self.first_copy + link.copy
         (use,) = link.uses
-        return self.first_output + use.position if use.op is None else self._of_op[use.op] + use.position
+        return (
+            self.first_output + use.position
+            if use.op is None
+            else self._of_op[use.op] + use.position
+        )
 
 
 def _looks(graph: OpGraph, flow: Dataflow, links: list[TensorEdge]) -> Ints:
@@ -154,12 +164,23 @@ def _looks(graph: OpGraph, flow: Dataflow, links: list[TensorEdge]) -> Ints:
     wait = waiting(graph)
     found: list[int] = []
     for link in links:
-        tensor, sides = link.tensor, (link.made_in, link.reader)
+        tensor = link.tensor
+        sides = (link.made_in, link.reader)
         if sides not in weights:
             weights[sides] = graph.tree.weight(graph.tree.site(*sides))
         is_fused = in_loops(graph, graph.tree.site(*sides), link.uses)
-        is_cut = link.copy is None and link.source is not None and flow.copies[link.source].is_sliced
+        is_cut = (
+            link.copy is None and link.source is not None and flow.copies[link.source].is_sliced
+        )
         is_stored = link.copy is not None and flow.copies[link.copy].stored
-        look = (tensor.shape, tensor.itemsize, tensor.residence, weights[sides], tensor.id in wait, is_fused)
+        look = (
+            tensor.shape,
+            tensor.itemsize,
+            tensor.residence,
+            weights[sides],
+            tensor.id in wait,
+            is_fused,
+        )
         found.append(numbers.setdefault((*look, is_cut, is_stored), len(numbers)))
+
     return _array(found)

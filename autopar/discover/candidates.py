@@ -33,10 +33,13 @@ def trial_shapes(op: OpNode, runnable: Runnable) -> tuple[tuple[Shapes, ...], bo
         wanted = dict(zip(sizes, count(first, 2), strict=False))
         shapes = _scaled(own, wanted)
         if not _suits(op, runnable, shapes):
-            shapes, free = _partly_scaled(op, own, wanted, runnable), False
+            shapes = _partly_scaled(op, own, wanted, runnable)
+            free = False
         found[shapes] = None
+
     if _elements(own) <= SMALL:
         found[own] = None
+
     return tuple(s for s in found if _elements(s) <= LARGEST and _suits(op, runnable, s)), free
 
 
@@ -48,14 +51,20 @@ def splits(op: OpNode, runnable: Runnable, shapes: Shapes) -> Iterator[TrialSpli
     whole = runnable.shapes(shapes)
     if whole is None:
         return
+
     for ins in islice(_choices(op, shapes), _MOST_CANDIDATES):
         operand = next(n for n, dim in enumerate(ins) if dim is not None)
         size = shapes[operand][ins[operand] or 0]
-        local = runnable.shapes(tuple(_cut(shape, dim, size) for shape, dim in zip(shapes, ins, strict=True)))
+        local = runnable.shapes(
+            tuple(_cut(shape, dim, size) for shape, dim in zip(shapes, ins, strict=True))
+        )
         if local is None or len(local) != len(whole):
             continue
         pairs = [_changed(before, after) for before, after in zip(whole, local, strict=True)]
-        if all(_fits(op, n, dims, op.ins[operand].shape[ins[operand] or 0]) for n, dims in enumerate(pairs)):
+        if all(
+            _fits(op, n, dims, op.ins[operand].shape[ins[operand] or 0])
+            for n, dims in enumerate(pairs)
+        ):
             yield TrialSplit(ins, tuple(dims[0] if dims else None for dims in pairs))
 
 
@@ -69,7 +78,9 @@ def _suits(op: OpNode, runnable: Runnable, shapes: Shapes) -> bool:
     return results is not None and [*map(len, results)] == [tensor.ndim for tensor in op.outs]
 
 
-def _partly_scaled(op: OpNode, own: Shapes, wanted: Mapping[int, int], runnable: Runnable) -> Shapes:
+def _partly_scaled(
+    op: OpNode, own: Shapes, wanted: Mapping[int, int], runnable: Runnable
+) -> Shapes:
     """One size after the other, the largest first, as far as the primitive takes it."""
     taken: dict[int, int] = {}
     for size, small in sorted(wanted.items(), reverse=True):

@@ -38,7 +38,10 @@ KINDS = len(_REALS)
 def draw(tensors: Sequence[TensorInfo], shapes: Sequence[Shape], number: int) -> list[Any]:
     """Operands of these shapes: of kind `number` modulo KINDS, seeded with `number`. Literals are as they are."""
     rng = np.random.default_rng(number)
-    return [_operand(tensor, shape, rng, number % KINDS) for tensor, shape in zip(tensors, shapes, strict=True)]
+    return [
+        _operand(tensor, shape, rng, number % KINDS)
+        for tensor, shape in zip(tensors, shapes, strict=True)
+    ]
 
 
 def _density(rng: Rng, shape: Shape, base: float) -> Any:
@@ -58,10 +61,15 @@ def _operand(tensor: TensorInfo, shape: Shape, rng: Rng, kind: int) -> Any:
         return np.full(shape, tensor.literal).astype(dtype)
     if dtype == np.dtype(bool):
         return rng.random(shape) < _density(rng, shape, _DENSITIES[kind])
+
     if jnp.issubdtype(dtype, jnp.integer):
         values = np.asarray(_INTEGERS[kind](rng, shape))
-        return (np.abs(values) if jnp.issubdtype(dtype, jnp.unsignedinteger) else values).astype(dtype)
+        return (np.abs(values) if jnp.issubdtype(dtype, jnp.unsignedinteger) else values).astype(
+            dtype
+        )
+
     values = _REALS[kind](rng, shape)
     if jnp.issubdtype(dtype, jnp.complexfloating):
         values = values + 1j * _REALS[kind](rng, shape)
+
     return np.asarray(values).astype(dtype)

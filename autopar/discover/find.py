@@ -72,7 +72,10 @@ class _Key:
         self.op = op
         tensors = (*op.ins, *op.outs)
         number: dict[int, int] = {1: 1}
-        shapes = [tuple(number.setdefault(n, len(number) + 1) if free else n for n in t.shape) for t in tensors]
+        shapes = [
+            tuple(number.setdefault(n, len(number) + 1) if free else n for n in t.shape)
+            for t in tensors
+        ]
         payload = cast("Payload", op.payload)
         params = repr(sorted(payload.params.items(), key=lambda item: item[0]))
         kinds = [(tensor.dtype, repr(tensor.literal)) for tensor in tensors]
@@ -122,6 +125,7 @@ def _held(op: OpNode, run: Runnable, shapes: Sequence[Shapes]) -> Found:
             held.append((split, None))
         elif len(kinds) == 1:
             held.append((split, next(iter(kinds))))
+
     return Found(tuple(held))
 
 
@@ -139,7 +143,9 @@ def _all_kinds(split: TrialSplit, trials: list[Trials]) -> frozenset[Kind]:
 def _overlap(split: TrialSplit, other: TrialSplit) -> bool:
     """Whether both hold the same dim of an operand or of a result."""
     places = ((split.ins, other.ins), (split.outs, other.outs))
-    return any(x == y is not None for mine, theirs in places for x, y in zip(mine, theirs, strict=True))
+    return any(
+        x == y is not None for mine, theirs in places for x, y in zip(mine, theirs, strict=True)
+    )
 
 
 def _rule(op: OpNode, found: tuple[tuple[TrialSplit, Kind | None], ...]) -> FactorRule:
@@ -153,8 +159,11 @@ def _rule(op: OpNode, found: tuple[tuple[TrialSplit, Kind | None], ...]) -> Fact
                     names[dim] = f"d{number}"
         if kind is not None:
             reduced[f"d{number}"] = kind
+
     frozen = {name for names in (*ins, *outs) for name in names if name[0] != "d"}
-    return replace(FactorRule.of(op, ins=ins, outs=outs, reduced=reduced, frozen=frozen), found=True)
+    return replace(
+        FactorRule.of(op, ins=ins, outs=outs, reduced=reduced, frozen=frozen), found=True
+    )
 
 
 def _names(tensor: str, info: TensorInfo) -> list[Factor]:

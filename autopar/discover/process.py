@@ -65,33 +65,41 @@ class Process:
 
     def stop(self) -> None:
         """Ends the process, if there is one."""
-        running, self._running = self._running, None
+        running = self._running
+        self._running = None
         if running is None:
             return
         running.kill()
         running.communicate()  # closes the pipes, and waits
         self._known.clear()
 
-    def _run(self, number: int, program: str, operands: Sequence[Sequence[Array]]) -> Results | None:
+    def _run(
+        self, number: int, program: str, operands: Sequence[Sequence[Array]]
+    ) -> Results | None:
         if self._running is None or self._running.poll() is not None:
             self._start()
+
         if number not in self._known:
             if self._ask(Message("compile", number, program)).what == "refused":
                 return None
             self._known.add(number)
+
         arrays = tuple(np.asarray(operand) for run in operands for operand in run)
         answer = self._ask(Message("run", number, arrays=arrays, runs=len(operands)))
         if answer.what == "refused":
             return None
+
         if answer.runs != len(operands):
             self.stop()
             raise Ended("its process answered nonsense")
+
         return by_run(answer)
 
     def _start(self) -> None:
         self.stop()
         if not sys.executable:
             raise Ended("there is no Python executable to start a process with")
+
         try:
             self._running = subprocess.Popen(
                 [sys.executable, "-P", str(_WORKER), str(IDLE_S)],
@@ -103,7 +111,10 @@ class Process:
             )
         except OSError as error:
             raise Ended(f"no process could be started: {error}") from error
-        for name in sorted(name for name in sys.modules if name.startswith(_LIBRARIES) and name.count(".") == 2):
+
+        for name in sorted(
+            name for name in sys.modules if name.startswith(_LIBRARIES) and name.count(".") == 2
+        ):
             self._ask(Message("import", text=name))
 
     def _ask(self, request: Message) -> Message:
@@ -112,7 +123,8 @@ class Process:
         Raises:
           Ended: if there is none, or none that can be read: a process that was damaged may write anything.
         """
-        running, late = self._running, Event()
+        running = self._running
+        late = Event()
         assert running is not None
         assert running.stdin is not None
         assert running.stdout is not None
@@ -132,12 +144,14 @@ class Process:
         finally:
             limit.cancel()
             code = running.poll() if answer is not None else self._exit_code(running)
+
         if answer is not None:
             return answer
         if late.is_set():
             raise Ended(f"it took longer than {LONGEST_S:g} s")
         if code == 0:  # it was idle; or an operator left it so, which it will do again
             raise _Idle
+
         raise Ended(f"it ended its process (exit code {code})")
 
     def _exit_code(self, running: subprocess.Popen[bytes]) -> int:
@@ -152,7 +166,9 @@ class Process:
 
 def _environment() -> dict[str, str]:
     """As here, but that JAX has one CPU, and 64 bits where it is given them."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("JAX_", "XLA_"))}
+    kept = {
+        name: value for name, value in os.environ.items() if not name.startswith(("JAX_", "XLA_"))
+    }
     own = {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1", "JAX_ENABLE_X64": "1"}
     return kept | own | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
 

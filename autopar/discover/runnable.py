@@ -15,7 +15,9 @@ from autopar._payload import Payload
 from autopar.core.graph import OpNode
 from autopar.discover.process import PROCESS, Ended, Results
 
-_NEVER = frozenset({"cond", "custom_partitioning", "infeed", "outfeed", "scan", "shard_map", "while"})
+_NEVER = frozenset(
+    {"cond", "custom_partitioning", "infeed", "outfeed", "scan", "shard_map", "while"}
+)
 """Control flow, whose body is another's to split (and which may not end); what reads or writes elsewhere."""
 _NEVER_PARTS = ("callback", "debug_print", "rng_", "random_")
 """Parts of the names of what calls the host or draws random numbers."""
@@ -39,18 +41,28 @@ class Runnable:
 
     def shapes(self, ins: Sequence[Shape]) -> tuple[Shape, ...] | None:
         """The shapes of the results for operands of these shapes; None if it refuses them or gives nothing."""
-        specs = [untyped_jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in zip(ins, self._dtypes, strict=True)]
+        specs = [
+            untyped_jax.ShapeDtypeStruct(shape, dtype)
+            for shape, dtype in zip(ins, self._dtypes, strict=True)
+        ]
         try:
             with _compat.without_mesh():
                 closed = untyped_jax.make_jaxpr(self._call)(*specs)
-        except Exception:  # a primitive refuses shapes by whatever error it likes: that is the answer
+        except (
+            Exception
+        ):  # a primitive refuses shapes by whatever error it likes: that is the answer
             return None
+
         shapes = tuple(tuple(aval.shape) for aval in closed.out_avals)
         return None if closed.effects or any(0 in shape for shape in shapes) else shapes
 
     def run(self, operands: Sequence[Sequence[Any]]) -> Results | None:
         """The results of several runs, with operands of equal shapes; None if the primitive cannot be run on them."""
-        program = None if self.ended else self._program(tuple(np.shape(operand) for operand in operands[0]))
+        program = (
+            None
+            if self.ended
+            else self._program(tuple(np.shape(operand) for operand in operands[0]))
+        )
         if program is None:
             return None
         try:
@@ -63,20 +75,28 @@ class Runnable:
         """The number and the text of the program for operands of these shapes; None if there is none for CPUs."""
         if shapes not in self._programs:
             specs = [
-                untyped_jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in zip(shapes, self._dtypes, strict=True)
+                untyped_jax.ShapeDtypeStruct(shape, dtype)
+                for shape, dtype in zip(shapes, self._dtypes, strict=True)
             ]
             try:
                 with _compat.without_mesh():
                     self._programs[shapes] = next(_numbers), _compat.program_text(self._call, specs)
-            except Exception:  # so does it refuse to be lowered; no rule is found then, and the user is told
+            except (
+                Exception
+            ):  # so does it refuse to be lowered; no rule is found then, and the user is told
                 self._programs[shapes] = None
+
         return self._programs[shapes]
 
 
 def runnable(op: OpNode) -> Runnable | None:
     """How to run `op`, or None if it must not or cannot be run."""
     payload = op.payload
-    if not isinstance(payload, Payload) or not op.ins or _forbidden(payload.primitive.name, payload.params):
+    if (
+        not isinstance(payload, Payload)
+        or not op.ins
+        or _forbidden(payload.primitive.name, payload.params)
+    ):
         return None
     if any(not _is_plain(tensor.dtype) or 0 in tensor.shape for tensor in (*op.ins, *op.outs)):
         return None
@@ -102,9 +122,17 @@ def _is_plain(dtype: str) -> bool:
 
 
 def _forbidden(name: str, params: Mapping[str, Any]) -> bool:
-    if name in _NEVER or any(part in name for part in _NEVER_PARTS) or params.get("has_side_effect"):
+    if (
+        name in _NEVER
+        or any(part in name for part in _NEVER_PARTS)
+        or params.get("has_side_effect")
+    ):
         return True
-    return any(_forbidden(eqn.primitive.name, eqn.params) for jaxpr in _jaxprs(params) for eqn in jaxpr.eqns)
+    return any(
+        _forbidden(eqn.primitive.name, eqn.params)
+        for jaxpr in _jaxprs(params)
+        for eqn in jaxpr.eqns
+    )
 
 
 def _jaxprs(params: Mapping[str, Any]) -> Iterator[Any]:

@@ -42,7 +42,9 @@ class TrialSplit:
 class Trials:
     """Runs of one operator on operands of the same shapes; what it gives whole is computed once for each draw."""
 
-    def __init__(self, runnable: Runnable, tensors: Sequence[TensorInfo], shapes: tuple[Shape, ...]) -> None:
+    def __init__(
+        self, runnable: Runnable, tensors: Sequence[TensorInfo], shapes: tuple[Shape, ...]
+    ) -> None:
         self._runnable = runnable
         self._tensors = tensors
         self._whole: dict[int, tuple[list[Any], tuple[Array, ...] | None]] = {}
@@ -65,12 +67,14 @@ class Trials:
                 told[-1] += informative
                 if not left:
                     return left
+
         return left if told and min(told) > 0 and sum(told) >= INFORMATIVE else frozenset()
 
     def _once(self, split: TrialSplit, parts: int, number: int) -> tuple[frozenset[Kind], bool]:
         operands, whole = self._run_whole(number)
         if whole is None:
             return frozenset(), False
+
         slices = [
             np.split(operand, parts, dim) if dim is not None else [operand] * parts
             for operand, dim in zip(operands, split.ins, strict=True)
@@ -78,12 +82,14 @@ class Trials:
         local = self._runnable.run([*zip(*slices, strict=True)])
         if local is None:
             return frozenset(), False
+
         held: frozenset[Kind] = frozenset(_COMBINE)
         informative = True
         for n, (full, dim) in enumerate(zip(whole, split.outs, strict=True)):
             pieces = [result[n] for result in local]
             held &= _passes(full, pieces, dim) if dim is not None else _reduces(full, pieces)
             informative = informative and _tells(full, pieces)
+
         return held, informative
 
     def _run_whole(self, number: int) -> tuple[list[Any], tuple[Array, ...] | None]:
@@ -107,10 +113,19 @@ def _passes(whole: Array, pieces: list[Array], dim: int) -> frozenset[Kind]:
 def _reduces(whole: Array, pieces: list[Array]) -> frozenset[Kind]:
     if any(piece.shape != whole.shape for piece in pieces):
         return frozenset()
-    kinds: list[Kind] = ["sum"] if whole.dtype.kind == "c" else ["max", "min"] if whole.dtype == bool else [*_COMBINE]
+
+    kinds: list[Kind] = (
+        ["sum"]
+        if whole.dtype.kind == "c"
+        else ["max", "min"]
+        if whole.dtype == bool
+        else [*_COMBINE]
+    )
     scale = np.abs(np.stack([piece.astype(_wide(piece)) for piece in pieces])).sum(0)
     with np.errstate(all="ignore"):
-        return frozenset(kind for kind in kinds if _equal(reduce(_COMBINE[kind], pieces), whole, scale))
+        return frozenset(
+            kind for kind in kinds if _equal(reduce(_COMBINE[kind], pieces), whole, scale)
+        )
 
 
 def _tells(whole: Array, pieces: list[Array]) -> bool:
@@ -120,7 +135,9 @@ def _tells(whole: Array, pieces: list[Array]) -> bool:
     if finite.mean() < 0.5:
         return False
     varies = wide.size == 1 or np.unique(wide[finite]).size > 1
-    return bool(varies) and any(not np.array_equal(piece, pieces[0], equal_nan=True) for piece in pieces[1:])
+    return bool(varies) and any(
+        not np.array_equal(piece, pieces[0], equal_nan=True) for piece in pieces[1:]
+    )
 
 
 def _equal(found: Array, expected: Array, scale: Array) -> bool:
@@ -128,12 +145,16 @@ def _equal(found: Array, expected: Array, scale: Array) -> bool:
         return False
     if not jnp.issubdtype(expected.dtype, jnp.inexact):
         return bool(np.array_equal(found, expected))
+
     size = np.abs(scale.astype(_wide(scale)))
     largest = float(np.max(size[np.isfinite(size)], initial=0.0))
     info = cast("Any", jnp).finfo(expected.dtype)
     tolerance = 64 * float(info.eps) if expected.dtype.itemsize > 2 else 0.03
-    found, expected = found.astype(_wide(found)), expected.astype(_wide(expected))
-    return bool(np.allclose(found, expected, rtol=tolerance, atol=tolerance * largest, equal_nan=True))
+    found = found.astype(_wide(found))
+    expected = expected.astype(_wide(expected))
+    return bool(
+        np.allclose(found, expected, rtol=tolerance, atol=tolerance * largest, equal_nan=True)
+    )
 
 
 def _wide(array: Array) -> Any:

@@ -46,7 +46,9 @@ def write(stream: IO[bytes], message: Message) -> None:
       OSError: if nobody reads.
     """
     tensors = [(array.dtype.name, array.shape) for array in message.arrays]
-    header = json.dumps([message.what, message.number, message.text, tensors, message.runs]).encode()
+    header = json.dumps(
+        [message.what, message.number, message.text, tensors, message.runs]
+    ).encode()
     body = b"".join(array.tobytes() for array in message.arrays)
     stream.write(_LENGTHS.pack(len(header), len(body)) + header + body)
     stream.flush()
@@ -57,17 +59,23 @@ def read(stream: IO[bytes]) -> Message | None:
     lengths = stream.read(_LENGTHS.size)
     if len(lengths) < _LENGTHS.size:
         return None
+
     header_size, body_size = _LENGTHS.unpack(lengths)
-    header, body = stream.read(header_size), stream.read(body_size)
+    header = stream.read(header_size)
+    body = stream.read(body_size)
     if len(header) < header_size or len(body) < body_size:
         return None
+
     what, number, text, tensors, runs = json.loads(header)
     arrays: list[Array] = []
     start = 0
     for dtype, shape in tensors:
-        array = np.frombuffer(body, np.dtype(dtype), int(np.prod(shape, dtype=np.int64)), start).reshape(shape)
+        array = np.frombuffer(
+            body, np.dtype(dtype), int(np.prod(shape, dtype=np.int64)), start
+        ).reshape(shape)
         arrays.append(array)
         start += array.nbytes
+
     return Message(what, number, text, tuple(arrays), runs)
 
 
@@ -111,13 +119,17 @@ def _answer(request: Message, programs: dict[int, Program], compat: Any) -> Mess
         run = programs[request.number]
         results = [result for operands in by_run(request) for result in run(operands)]
         return Message("done", arrays=tuple(results), runs=request.runs)
-    except Exception as error:  # by whatever error an operator refuses: the other process asked whether it does
+    except (
+        Exception
+    ) as error:  # by whatever error an operator refuses: the other process asked whether it does
         return Message("refused", text=f"{type(error).__name__}: {error}")
 
 
 def _compat() -> Any:
     """`autopar._compat`, without all of autopar, which takes seconds to import."""
-    spec = importlib.util.spec_from_file_location("autopar_compat", Path(__file__).parents[1] / "_compat.py")
+    spec = importlib.util.spec_from_file_location(
+        "autopar_compat", Path(__file__).parents[1] / "_compat.py"
+    )
     if spec is None or spec.loader is None:
         raise ImportError("autopar/_compat.py is not where it was")
     module = importlib.util.module_from_spec(spec)

@@ -36,8 +36,13 @@ def anew(program: ShardedProgram) -> dict[int, BarrierReads]:
     for position, instruction in enumerate(program.instructions):
         if position in chosen:
             found[position] = BarrierReads(frozenset(instruction.ins) - made, after)
-        elif isinstance(instruction, Compute) and instruction.op.phase == "backward" and instruction.region is None:
+        elif (
+            isinstance(instruction, Compute)
+            and instruction.op.phase == "backward"
+            and instruction.region is None
+        ):
             after = instruction.outs[0] if instruction.outs else after
+
     return found
 
 
@@ -55,7 +60,9 @@ def _recomputing(program: ShardedProgram) -> frozenset[int]:
     return frozenset(found)
 
 
-def _serves(instruction: Instruction, readers: dict[int, list[int]], kept: set[int], found: set[int]) -> bool:
+def _serves(
+    instruction: Instruction, readers: dict[int, list[int]], kept: set[int], found: set[int]
+) -> bool:
     if isinstance(instruction, Compute):
         return instruction.op.recomputes is not None
     reading = {n for value in instruction.outs for n in readers.get(value, ())}

@@ -34,7 +34,8 @@ class ControlRegion:
 
     def boundary(self, kind: str) -> list[Compute]:
         """The boundary operators of `kind` of this region, in order."""
-        tree, mine = self.program.tree, self.region.id
+        tree = self.program.tree
+        mine = self.region.id
         found = [i for _, i in self.members if isinstance(i, Compute) and i.op.kind == kind]
         return [i for i in found if mine in (i.region, tree.parent(i.region))]
 
@@ -42,18 +43,31 @@ class ControlRegion:
         """The inner regions of `kind` and their instructions."""
         tree = self.program.tree
         regions = [child.id for child in tree.children(self.region.id) if child.kind == kind]
-        return [(region, [m for m in self.members if region in tree.path(m[1].region)]) for region in regions]
+        return [
+            (region, [m for m in self.members if region in tree.path(m[1].region)])
+            for region in regions
+        ]
 
     def entered(self, given: Sequence[Array]) -> Env:
         """The values inside, where the operators that enter have made `given`."""
-        entering = [i for _, i in self.members if isinstance(i, Compute) and i.region == self.region.id]
-        outs = [v for kind in ("carry_in", "scan_slice") for i in entering if i.op.kind == kind for v in i.outs]
+        entering = [
+            i for _, i in self.members if isinstance(i, Compute) and i.region == self.region.id
+        ]
+        outs = [
+            v
+            for kind in ("carry_in", "scan_slice")
+            for i in entering
+            if i.op.kind == kind
+            for v in i.outs
+        ]
         return self.env | dict(zip([*outs, *self.tokens], given, strict=True))
 
     def operand(self, env: Env, compute: Compute, position: int = 0) -> Array:
         """What `compute` passes on, varying over the axes that its result does."""
         (out,) = compute.outs
-        return pcast_varying(self.read(env, compute.ins[position]), self.program.values[out].placement.varying_axes)
+        return pcast_varying(
+            self.read(env, compute.ins[position]), self.program.values[out].placement.varying_axes
+        )
 
     @property
     def tokens(self) -> tuple[int, ...]:
@@ -72,8 +86,10 @@ class ControlRegion:
 
 def run_scan(control: ControlRegion) -> None:
     """A scan."""
-    carries, slices = control.boundary("carry_in"), control.boundary("scan_slice")
-    leaving, stacks = control.boundary("carry_out"), control.boundary("scan_stack")
+    carries = control.boundary("carry_in")
+    slices = control.boundary("scan_slice")
+    leaving = control.boundary("carry_out")
+    stacks = control.boundary("scan_stack")
     ((region, members),) = control.inner("body")
     payload: Any = control.region.payload
 
@@ -120,12 +136,20 @@ def run_cond(control: ControlRegion) -> None:
         def run() -> list[Array]:
             inside = dict(control.env)
             control.run(members, inside, region)
-            return control.with_tokens(inside, [control.operand(inside, i, number) for i in leaving])
+            return control.with_tokens(
+                inside, [control.operand(inside, i, number) for i in leaving]
+            )
 
         return run
 
-    branches = [branch(n, region, members) for n, (region, members) in enumerate(control.inner("branch"))]
+    branches = [
+        branch(n, region, members) for n, (region, members) in enumerate(control.inner("branch"))
+    ]
     control.leave(leaving, lax.switch(control.read(control.env, index.ins[0]), branches))
 
 
-RUN: dict[str, Callable[[ControlRegion], None]] = {"scan": run_scan, "while": run_while, "cond": run_cond}
+RUN: dict[str, Callable[[ControlRegion], None]] = {
+    "scan": run_scan,
+    "while": run_while,
+    "cond": run_cond,
+}

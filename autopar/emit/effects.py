@@ -21,7 +21,8 @@ from autopar.core.program import Compute, Instruction
 Array = jax.Array
 TOKEN = -1
 """The place of the token among the values of a program, which are numbered from 0."""
-lax, jnp = untyped_jax.lax, untyped_jax.numpy
+lax = untyped_jax.lax
+jnp = untyped_jax.numpy
 io_callback: Any = experimental.io_callback
 
 
@@ -30,14 +31,17 @@ def is_made_once(compute: Compute) -> bool:
 
     A call without effects is one unless a rule of the user's splits it: then nothing is left to be told the others.
     """
-    op, strategy = compute.op, compute.strategy
+    op = compute.op
+    strategy = compute.strategy
     if op.kind != "pure_callback":
         return op.effect is not None
     whole = not any(placement.varying_axes for placement in strategy.ins)
     return whole and any(placement.unreduced for placement in strategy.outs)
 
 
-def run_callback(compute: Compute, mesh: DeviceMesh, values: Sequence[Array], env: dict[int, Array]) -> list[Array]:
+def run_callback(
+    compute: Compute, mesh: DeviceMesh, values: Sequence[Array], env: dict[int, Array]
+) -> list[Array]:
     """The results of a callback on the first device, zeros on all others; an ordered one renews the token of `env`."""
     op = compute.op
     assert isinstance(op.payload, Payload)
@@ -46,7 +50,10 @@ def run_callback(compute: Compute, mesh: DeviceMesh, values: Sequence[Array], en
 
     def on_host(_token: Any, *operands: Any) -> list[Any]:
         results = call(*operands) or ()
-        return [np.int32(0), *(np.asarray(r, s.dtype) for r, s in zip(results, shapes, strict=True))]
+        return [
+            np.int32(0),
+            *(np.asarray(r, s.dtype) for r, s in zip(results, shapes, strict=True)),
+        ]
 
     specs = [jax.ShapeDtypeStruct((), np.int32), *shapes]
     given = [pcast_varying(value, mesh.names) for value in (token_of(mesh, env), *values)]
@@ -61,6 +68,7 @@ def run_callback(compute: Compute, mesh: DeviceMesh, values: Sequence[Array], en
     token, *results = lax.cond(lax.axis_index(mesh.names) == 0, make_call, make_none)
     if op.effect == "ordered":
         env[TOKEN] = token
+
     return results
 
 

@@ -68,8 +68,11 @@ def data_parallel(step: Step, batch_arrays: int, device_count: int) -> Step:
       device_count: the devices, which must be there.
     """
     mesh = make_mesh((device_count,), ("data",))
-    whole, split = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec("data"))
-    return untyped_jax.jit(step, in_shardings=(whole, *[split] * batch_arrays), out_shardings=(whole, whole))
+    whole = NamedSharding(mesh, PartitionSpec())
+    split = NamedSharding(mesh, PartitionSpec("data"))
+    return untyped_jax.jit(
+        step, in_shardings=(whole, *[split] * batch_arrays), out_shardings=(whole, whole)
+    )
 
 
 def train(

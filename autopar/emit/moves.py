@@ -18,23 +18,38 @@ from autopar.core.program import Move, ShardedProgram, changed_dim
 from autopar.emit.slicing import slice_at
 
 Array = jax.Array
-lax, jnp = untyped_jax.lax, untyped_jax.numpy
+lax = untyped_jax.lax
+jnp = untyped_jax.numpy
 
 
-def run_move(program: ShardedProgram, move: Move, values: Sequence[Array], backend: Backend = UNKNOWN) -> list[Array]:
+def run_move(
+    program: ShardedProgram, move: Move, values: Sequence[Array], backend: Backend = UNKNOWN
+) -> list[Array]:
     """The local results of `move` on the local `values`, as `backend` wants it."""
     if move.kind == "all_reduce":
         return _all_reduce(program, move, values, backend.apart_bytes)
     if len(values) > 1:
         return _PACKED[move.kind](program, move, values)
+
     (value,) = values
     before, after = (program.values[v[0]].placement for v in (move.ins, move.outs))
     if not value.size:  # XLA gathers nothing of a dim without elements
-        return [jnp.zeros(after.local_shape(program.values[move.outs[0]].tensor.shape, program.mesh), value.dtype)]
-    run = _BY_SHARDS[move.kind] if move.kind in _BY_SHARDS and move.dim and not backend.tiled else _RUN[move.kind]
+        return [
+            jnp.zeros(
+                after.local_shape(program.values[move.outs[0]].tensor.shape, program.mesh),
+                value.dtype,
+            )
+        ]
+
+    run = (
+        _BY_SHARDS[move.kind]
+        if move.kind in _BY_SHARDS and move.dim and not backend.tiled
+        else _RUN[move.kind]
+    )
     value = pcast_varying(value, move.axes)
     if move.kind == "all_to_all" and backend.wants_rows:
         value = row_major(value)
+
     return [run(program, move, value, before, after)]
 
 
@@ -58,7 +73,9 @@ def neutral(kind: Kind, dtype: np.dtype) -> object:
     return np.array(-np.inf if kind == "max" else np.inf, dtype)
 
 
-def permutation(before: Placement, after: Placement, axes: tuple[str, ...], mesh: DeviceMesh) -> list[tuple[int, int]]:
+def permutation(
+    before: Placement, after: Placement, axes: tuple[str, ...], mesh: DeviceMesh
+) -> list[tuple[int, int]]:
     """Pairs (from, to) of device numbers along `axes` (major to minor) that take shards of `before` to `after`.
 
     Every device sends once and receives once; one that holds what it needs keeps it.
@@ -68,14 +85,20 @@ def permutation(before: Placement, after: Placement, axes: tuple[str, ...], mesh
     holders: dict[tuple[int, ...], list[int]] = {}
     for number, device in enumerate(devices):
         holders.setdefault(_shard(before, device, mesh), []).append(number)
+
     wanted = [_shard(after, device, mesh) for device in devices]
     pairs: list[tuple[int, int]] = []
     for number, shard in enumerate(wanted):
         if number in holders[shard]:
             holders[shard].remove(number)
             pairs.append((number, number))
+
     settled = {to for _, to in pairs}
-    pairs += [(holders[shard].pop(0), number) for number, shard in enumerate(wanted) if number not in settled]
+    pairs += [
+        (holders[shard].pop(0), number)
+        for number, shard in enumerate(wanted)
+        if number not in settled
+    ]
     return sorted(pairs)
 
 
@@ -91,19 +114,26 @@ def _shard(placement: Placement, device: dict[str, int], mesh: DeviceMesh) -> tu
     return tuple(found)
 
 
-def _all_reduce(program: ShardedProgram, move: Move, values: Sequence[Array], apart_bytes: int | None) -> list[Array]:
+def _all_reduce(
+    program: ShardedProgram, move: Move, values: Sequence[Array], apart_bytes: int | None
+) -> list[Array]:
     """One all-reduce of each parcel of values."""
-    combine = {"sum": lax.psum, "max": lax.pmax, "min": lax.pmin}[program.values[move.ins[0]].placement.kind]
+    combine = {"sum": lax.psum, "max": lax.pmax, "min": lax.pmin}[
+        program.values[move.ins[0]].placement.kind
+    ]
     found = list(values)
     for parcel in parcels([value.size * value.dtype.itemsize for value in values], apart_bytes):
         if len(parcel) == 1:
             found[parcel[0]] = combine(pcast_varying(values[parcel[0]], move.axes), move.axes)
             continue
         members = [values[n] for n in parcel]
-        flat = jnp.concatenate([value.reshape(-1) for value in _alike_varying(program, move, members, parcel)])
+        flat = jnp.concatenate(
+            [value.reshape(-1) for value in _alike_varying(program, move, members, parcel)]
+        )
         parts = jnp.split(combine(flat, move.axes), _ends(members))
         for n, part, value in zip(parcel, parts, members, strict=True):
             found[n] = part.reshape(value.shape)
+
     return found
 
 
@@ -112,7 +142,9 @@ def _scatter_packed(program: ShardedProgram, move: Move, values: Sequence[Array]
     count = program.mesh.product(move.axes)
     apart = [
         _apart(value, dim, count)
-        for value, dim in zip(_alike_varying(program, move, values), _changed(program, move), strict=True)
+        for value, dim in zip(
+            _alike_varying(program, move, values), _changed(program, move), strict=True
+        )
     ]
     shards = [value[0] for value in apart]
     rows = jnp.concatenate([value.reshape(count, -1) for value in apart], axis=1)
@@ -124,7 +156,9 @@ def _gather_packed(program: ShardedProgram, move: Move, values: Sequence[Array])
     """One all-gather of several values: a row from each device, which has its shards end to end."""
     flat = jnp.concatenate([value.reshape(-1) for value in _alike_varying(program, move, values)])
     rows = lax.all_gather(flat, move.axes, axis=0, to="invarying")
-    parts = zip(jnp.split(rows, _ends(values), axis=1), values, _changed(program, move), strict=True)
+    parts = zip(
+        jnp.split(rows, _ends(values), axis=1), values, _changed(program, move), strict=True
+    )
     return [_together(part.reshape(len(rows), *value.shape), dim) for part, value, dim in parts]
 
 
@@ -136,7 +170,10 @@ def _changed(program: ShardedProgram, move: Move) -> list[int]:
 
 
 def _alike_varying(
-    program: ShardedProgram, move: Move, values: Sequence[Array], positions: Sequence[int] | None = None
+    program: ShardedProgram,
+    move: Move,
+    values: Sequence[Array],
+    positions: Sequence[int] | None = None,
 ) -> list[Array]:
     """The values at `positions` (all), each said to vary wherever one of them does: they become one."""
     ins = move.ins if positions is None else [move.ins[n] for n in positions]
@@ -164,45 +201,62 @@ def _together(shards: Array, dim: int) -> Array:
     return cut.reshape(*shape[:dim], shape[dim] * shape[dim + 1], *shape[dim + 2 :])
 
 
-def _all_gather(_: ShardedProgram, move: Move, value: Array, before: Placement, after: Placement) -> Array:
+def _all_gather(
+    _: ShardedProgram, move: Move, value: Array, before: Placement, after: Placement
+) -> Array:
     del before, after
     return lax.all_gather(value, move.axes, axis=move.dim or 0, tiled=True, to="invarying")
 
 
-def _reduce_scatter(_: ShardedProgram, move: Move, value: Array, before: Placement, after: Placement) -> Array:
+def _reduce_scatter(
+    _: ShardedProgram, move: Move, value: Array, before: Placement, after: Placement
+) -> Array:
     del before, after
     return lax.psum_scatter(value, move.axes, scatter_dimension=move.dim or 0, tiled=True)
 
 
-def _gather_shards(_: ShardedProgram, move: Move, value: Array, before: Placement, after: Placement) -> Array:
+def _gather_shards(
+    _: ShardedProgram, move: Move, value: Array, before: Placement, after: Placement
+) -> Array:
     del before, after
     return _together(lax.all_gather(value, move.axes, axis=0, to="invarying"), move.dim or 0)
 
 
-def _scatter_shards(program: ShardedProgram, move: Move, value: Array, before: Placement, after: Placement) -> Array:
+def _scatter_shards(
+    program: ShardedProgram, move: Move, value: Array, before: Placement, after: Placement
+) -> Array:
     del before, after
     shards = _apart(value, move.dim or 0, program.mesh.product(move.axes))
     return lax.psum_scatter(shards, move.axes, scatter_dimension=0)
 
 
-def _all_to_all(_: ShardedProgram, move: Move, value: Array, before: Placement, after: Placement) -> Array:
+def _all_to_all(
+    _: ShardedProgram, move: Move, value: Array, before: Placement, after: Placement
+) -> Array:
     del before, after
     return lax.all_to_all(value, move.axes, move.to_dim or 0, move.dim or 0, tiled=True)
 
 
-def _permute(program: ShardedProgram, move: Move, value: Array, before: Placement, after: Placement) -> Array:
-    axes = program.mesh.sort(move.axes)  # ppermute numbers a group's devices in mesh order, whatever order is named
+def _permute(
+    program: ShardedProgram, move: Move, value: Array, before: Placement, after: Placement
+) -> Array:
+    # ppermute numbers a group's devices in mesh order, whatever order is named
+    axes = program.mesh.sort(move.axes)
     return lax.ppermute(value, axes, permutation(before, after, axes, program.mesh))
 
 
-def _slice(program: ShardedProgram, move: Move, value: Array, before: Placement, after: Placement) -> Array:
+def _slice(
+    program: ShardedProgram, move: Move, value: Array, before: Placement, after: Placement
+) -> Array:
     del before, after
     dim = move.dim or 0
     size = value.shape[dim] // program.mesh.product(move.axes)
     return slice_at(value, linear_index(move.axes, program.mesh) * size, size, dim)
 
 
-def _mask(program: ShardedProgram, move: Move, value: Array, before: Placement, after: Placement) -> Array:
+def _mask(
+    program: ShardedProgram, move: Move, value: Array, before: Placement, after: Placement
+) -> Array:
     del before
     first = linear_index(move.axes, program.mesh) == 0
     return jnp.where(first, value, jnp.asarray(neutral(after.kind, value.dtype), value.dtype))

@@ -10,7 +10,14 @@ from typing import Any
 
 import jax
 
-from autopar._compat import open_jaxpr, pcast_varying, remat_primitive, untyped_jax, varying_axes, written
+from autopar._compat import (
+    open_jaxpr,
+    pcast_varying,
+    remat_primitive,
+    untyped_jax,
+    varying_axes,
+    written,
+)
 from autopar.backends.backend import Backend
 from autopar.backends.known import UNKNOWN
 from autopar.core.program import Compute, Instruction, Move, ShardedProgram
@@ -22,11 +29,14 @@ from autopar.emit.local.localize import localize
 from autopar.emit.moves import run_move
 
 Array = jax.Array
-lax, jnp = untyped_jax.lax, untyped_jax.numpy
+lax = untyped_jax.lax
+jnp = untyped_jax.numpy
 Env = dict[int, Array]
 
 
-def local_function(program: ShardedProgram, backend: Backend = UNKNOWN) -> Callable[..., tuple[Array, ...]]:
+def local_function(
+    program: ShardedProgram, backend: Backend = UNKNOWN
+) -> Callable[..., tuple[Array, ...]]:
     """The function that every device runs: local inputs in, local outputs out.
 
     `backend`: what compiles it.
@@ -60,8 +70,12 @@ class _Runner:
 
     def run(self, instructions: control.Numbered, env: Env, parent: int | None) -> None:
         """Runs `instructions`, which lie in the region `parent`, with the values `env`."""
-        program, tree = self.program, self.program.tree
-        for region, members in groupby(instructions, key=lambda member: tree.child_towards(parent, member[1].region)):
+        program = self.program
+        tree = self.program.tree
+
+        for region, members in groupby(
+            instructions, key=lambda member: tree.child_towards(parent, member[1].region)
+        ):
             if region is None:
                 for position, instruction in members:
                     self.step(instruction, env, self.anew.get(position))
@@ -80,28 +94,42 @@ class _Runner:
         values = values if due is None else behind_barrier(due, instruction.ins, values, env)
         if isinstance(instruction, Compute) and instruction.op.kind in BOUNDARY:
             return
+
         if isinstance(instruction, Compute) and is_made_once(instruction):
             results = run_callback(instruction, program.mesh, values, env)
             env.update(zip(instruction.outs, results, strict=True))
             return
+
         if isinstance(instruction, Compute):
             results = _compute(program, instruction, values, self.backend)
         elif isinstance(instruction, Move):
             found = run_move(program, instruction, values, self.backend)
-            results = [written(x) if v in self.held else x for v, x in zip(instruction.outs, found, strict=True)]
+            results = [
+                written(x) if v in self.held else x
+                for v, x in zip(instruction.outs, found, strict=True)
+            ]
         else:
             raise TypeError(f"{instruction} was never routed")
+
         env.update(zip(instruction.outs, results, strict=True))
 
     def run_remat(self, region: Region, members: control.Numbered, env: Env) -> None:
         """Runs a rematerialised block as one operator, so that XLA cannot undo it."""
         inside = {value for _, instruction in members for value in instruction.outs}
         end = members[-1][0]
-        ins = sorted({v for _, instruction in members for v in instruction.ins if v in env and v not in inside})
+        ins = sorted(
+            {
+                v
+                for _, instruction in members
+                for v in instruction.ins
+                if v in env and v not in inside
+            }
+        )
         outs = sorted(value for value in inside if self.last.get(value, -1) > end)
         if is_ordered([instruction for _, instruction in members]):
             env[TOKEN] = token_of(self.program.mesh, env)
-            ins, outs = [*ins, TOKEN], [*outs, TOKEN]
+            ins = [*ins, TOKEN]
+            outs = [*outs, TOKEN]
 
         def body(*values: Array) -> list[Array]:
             local: Env = dict(zip(ins, values, strict=True))
@@ -112,7 +140,9 @@ class _Runner:
         env.update(zip(outs, results, strict=True))
 
 
-def _compute(program: ShardedProgram, compute: Compute, values: Sequence[Array], backend: Backend) -> Sequence[Array]:
+def _compute(
+    program: ShardedProgram, compute: Compute, values: Sequence[Array], backend: Backend
+) -> Sequence[Array]:
     """Runs the operator with all operands cast to vary over the same axes, as binding a primitive requires.
 
     A constant that is split need not vary of itself, but where its shard begins does. The body of a shard_map has casts
@@ -125,7 +155,9 @@ def _compute(program: ShardedProgram, compute: Compute, values: Sequence[Array],
     return localize(compute.op, compute.strategy, program.mesh, backend=backend)(*operands)
 
 
-def _rematerialised(region: Region, body: Callable[..., list[Array]], values: Sequence[Array]) -> Sequence[Array]:
+def _rematerialised(
+    region: Region, body: Callable[..., list[Array]], values: Sequence[Array]
+) -> Sequence[Array]:
     """The results of `body`, bound as JAX's own remat operator with the parameters that the user's had."""
     jaxpr, constants = open_jaxpr(untyped_jax.make_jaxpr(body)(*values))
     closed = jaxpr.replace(constvars=[], invars=[*jaxpr.constvars, *jaxpr.invars])

@@ -104,7 +104,11 @@ def _gather(devices: tuple[Any, ...]) -> _Gather:
     ordered = in_order(devices)
     mesh = make_mesh((len(ordered),), ("device",), ordered)
     whole = NamedSharding(mesh, PartitionSpec())
-    return _Gather(ordered, NamedSharding(mesh, PartitionSpec("device")), untyped_jax.jit(_same, out_shardings=whole))
+    return _Gather(
+        ordered,
+        NamedSharding(mesh, PartitionSpec("device")),
+        untyped_jax.jit(_same, out_shardings=whole),
+    )
 
 
 def _same(x: Any) -> Any:
@@ -113,4 +117,6 @@ def _same(x: Any) -> Any:
 
 def _is_whole_here(value: Any) -> bool:
     """Whether this process can read all of `value`."""
-    return not isinstance(value, jax.Array) or value.is_fully_addressable or value.is_fully_replicated
+    return (
+        not isinstance(value, jax.Array) or value.is_fully_addressable or value.is_fully_replicated
+    )

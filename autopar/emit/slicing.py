@@ -12,4 +12,6 @@ def slice_at(value: Any, start: Any, size: int, dim: int) -> Any:
 
     `lax.dynamic_slice` by itself takes a negative start for one that is counted from the end.
     """
-    return untyped_jax.lax.dynamic_slice_in_dim(value, start, size, dim, allow_negative_indices=False)
+    return untyped_jax.lax.dynamic_slice_in_dim(
+        value, start, size, dim, allow_negative_indices=False
+    )

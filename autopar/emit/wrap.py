@@ -24,10 +24,14 @@ def partition_spec(placement: Placement) -> PartitionSpec:
     return PartitionSpec(*(axes[0] if len(axes) == 1 else axes or None for axes in placement.dims))
 
 
-def shardings(placements: Sequence[Placement], mesh: Mesh, tensors: Sequence[TensorInfo]) -> tuple[NamedSharding, ...]:
+def shardings(
+    placements: Sequence[Placement], mesh: Mesh, tensors: Sequence[TensorInfo]
+) -> tuple[NamedSharding, ...]:
     """The NamedShardings of `tensors` in fully reduced `placements`, in the memory that they lie in."""
     return tuple(
-        NamedSharding(mesh, partition_spec(placement), **({"memory_kind": HOST} if tensor.on_host else {}))
+        NamedSharding(
+            mesh, partition_spec(placement), **({"memory_kind": HOST} if tensor.on_host else {})
+        )
         for placement, tensor in zip(placements, tensors, strict=True)
     )
 
@@ -77,7 +81,8 @@ def wrap(
     `weak` have a weak type. `keys` come in and go out as typed keys, whose data the program has. Results are on
     `mesh`, typed if it has Explicit axes; inside, all axes are Auto.
     """
-    ins, outs = placements(program, program.inputs), placements(program, program.outputs)
+    ins = placements(program, program.inputs)
+    outs = placements(program, program.outputs)
     full = [n for n, value in enumerate(program.inputs) if program.local_bytes(value)]
     backend = backend_on(mesh.devices.flat[0].platform)
     body = shard_map(
@@ -103,7 +108,9 @@ def wrap(
     return untyped_jax.jit(
         run,
         in_shardings=shardings(of_keys(ins, keys.inputs), mesh, tensors(program, program.inputs)),
-        out_shardings=shardings(of_keys(outs, keys.outputs), mesh, tensors(program, program.outputs)),
+        out_shardings=shardings(
+            of_keys(outs, keys.outputs), mesh, tensors(program, program.outputs)
+        ),
         donate_argnums=tuple(donated),
     )
 
@@ -119,7 +126,10 @@ def _without_empty(
     def run(*given: jax.Array) -> tuple[jax.Array, ...]:
         by_position = dict(zip(full, given, strict=True))
         return local(
-            *(by_position[n] if n in by_position else _empty(program, value) for n, value in enumerate(program.inputs))
+            *(
+                by_position[n] if n in by_position else _empty(program, value)
+                for n, value in enumerate(program.inputs)
+            )
         )
 
     return run
@@ -127,4 +137,6 @@ def _without_empty(
 
 def _empty(program: ShardedProgram, value: int) -> Any:
     v = program.values[value]
-    return untyped_jax.numpy.zeros(v.placement.local_shape(v.tensor.shape, program.mesh), v.tensor.dtype)
+    return untyped_jax.numpy.zeros(
+        v.placement.local_shape(v.tensor.shape, program.mesh), v.tensor.dtype
+    )

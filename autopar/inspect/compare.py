@@ -19,7 +19,14 @@ from autopar.inspect.hlo_text import Groups, dtype_bits
 Test = Callable[[Move, HloCollective], bool]
 Key = tuple[str, Groups]
 Reason = Literal["one device", "empty", "constant", "unused", "repeated", "unknown"]
-_LEAST_REASON: tuple[Reason, ...] = ("unknown", "repeated", "unused", "constant", "empty", "one device")
+_LEAST_REASON: tuple[Reason, ...] = (
+    "unknown",
+    "repeated",
+    "unused",
+    "constant",
+    "empty",
+    "one device",
+)
 
 
 @dataclass(frozen=True)
@@ -65,7 +72,9 @@ class ProgramComparison:
     @property
     def explained(self) -> bool:
         """Whether nothing is found that was not planned, and nothing vanished without a reason."""
-        return not self.unplanned and all(vanished.reason != "unknown" for vanished in self.vanished)
+        return not self.unplanned and all(
+            vanished.reason != "unknown" for vanished in self.vanished
+        )
 
     @property
     def summary(self) -> str:
@@ -77,14 +86,22 @@ class ProgramComparison:
             "vanished": self.vanished,
             "not planned": self.unplanned,
         }
-        return ", ".join(f"{len(those)} {what}" for what, those in counts.items() if those) or "no collectives"
+        return (
+            ", ".join(f"{len(those)} {what}" for what, those in counts.items() if those)
+            or "no collectives"
+        )
 
     def __str__(self) -> str:
-        lines = [f"widened from {pair.planned.size_bytes} bytes: {_found(pair.found)}" for pair in self.widened]
+        lines = [
+            f"widened from {pair.planned.size_bytes} bytes: {_found(pair.found)}"
+            for pair in self.widened
+        ]
         lines += [f"merged into others: {_planned(pair.planned)}" for pair in self.merged]
         lines += [f"vanished ({v.reason}): {_planned(v.planned)}" for v in self.vanished]
         lines += [f"not planned: {_found(found)}" for found in self.unplanned]
-        return "\n".join([self.summary, *(f"{count} x {line}" for line, count in Counter(lines).items())])
+        return "\n".join(
+            [self.summary, *(f"{count} x {line}" for line, count in Counter(lines).items())]
+        )
 
 
 def compare(program: ShardedProgram, found: Sequence[HloCollective]) -> ProgramComparison:
@@ -98,18 +115,35 @@ def compare(program: ShardedProgram, found: Sequence[HloCollective]) -> ProgramC
     reasons = _reasons(program, program.collectives)
     planned = sorted(program.collectives, key=lambda move: _LEAST_REASON.index(reasons[move]))
     state = _Matching(program, [move for move in planned for _ in range(_copies(program, move))])
-    rest = [collective for collective in found if not state.take(collective, state.matched, state.exactly)]
+    rest = [
+        collective
+        for collective in found
+        if not state.take(collective, state.matched, state.exactly)
+    ]
     parts = [part for move in state.planned for part in _parcels(program, move)]
     reasons |= _reasons(program, parts)
-    state = _Matching(program, sorted(parts, key=lambda part: _LEAST_REASON.index(reasons[part])), state.matched)
-    rest = [collective for collective in rest if not state.take(collective, state.matched, state.exactly)]
-    rest = [collective for collective in rest if not state.take(collective, state.widened, state.widely)]
+    state = _Matching(
+        program, sorted(parts, key=lambda part: _LEAST_REASON.index(reasons[part])), state.matched
+    )
+    rest = [
+        collective
+        for collective in rest
+        if not state.take(collective, state.matched, state.exactly)
+    ]
+    rest = [
+        collective for collective in rest if not state.take(collective, state.widened, state.widely)
+    ]
     unplanned: list[HloCollective] = []
     for collective in rest:
         operands = collective.parts if collective.operand_count > 1 else ()
         tests = (state.exactly, state.widely)
-        left = [part for part in operands if not any(state.take(part, state.merged, test) for test in tests)]
+        left = [
+            part
+            for part in operands
+            if not any(state.take(part, state.merged, test) for test in tests)
+        ]
         unplanned += left if operands else [collective]
+
     vanished = tuple(Vanished(move, reasons[move]) for move in state.planned)
     return ProgramComparison(
         tuple(state.matched), tuple(state.widened), tuple(state.merged), vanished, tuple(unplanned)
@@ -120,10 +154,12 @@ def _parcels(program: ShardedProgram, move: Move) -> list[Move]:
     """A bucket of all-reduces as its parcels, each a move; other moves as they are."""
     if move.kind != "all_reduce":
         return [move]
+
     sizes = [program.local_bytes(value) for value in move.ins]
     found = parcels(sizes, LARGE_BYTES)
     if len(found) == 1:
         return [move]
+
     return [
         move._replace(
             ins=tuple(move.ins[n] for n in parcel),
@@ -143,7 +179,8 @@ def _copies(program: ShardedProgram, move: Move) -> int:
     for region in map(program.tree.__getitem__, program.tree.path(move.region)):
         if region.kind == "scan":
             payload = cast(Mapping[str, Any], region.payload)
-            length, unroll = int(payload["length"]), int(payload["unroll"])
+            length = int(payload["length"])
+            unroll = int(payload["unroll"])
             count *= (unroll if length >= unroll else 0) + length % unroll
     return count
 
@@ -159,7 +196,9 @@ def move_groups(program: ShardedProgram, move: Move) -> Groups:
     else:
         before, after = (program.values[ids[0]].placement for ids in (move.ins, move.outs))
         pairs = permutation(before, after, axes, program.mesh)
-    return tuple((group[a], group[b]) for group in axis_groups(program.mesh, axes) for a, b in pairs)
+    return tuple(
+        (group[a], group[b]) for group in axis_groups(program.mesh, axes) for a, b in pairs
+    )
 
 
 def axis_groups(mesh: DeviceMesh, axes: tuple[str, ...]) -> Groups:
@@ -167,7 +206,9 @@ def axis_groups(mesh: DeviceMesh, axes: tuple[str, ...]) -> Groups:
     rest = [axis for axis in mesh.names if axis not in axes]
     numbers = np.arange(mesh.size).reshape(mesh.sizes)
     order = [mesh.names.index(axis) for axis in (*rest, *axes)]
-    return tuple(tuple(row) for row in numbers.transpose(order).reshape(-1, mesh.product(axes)).tolist())
+    return tuple(
+        tuple(row) for row in numbers.transpose(order).reshape(-1, mesh.product(axes)).tolist()
+    )
 
 
 @dataclass(eq=False)
@@ -199,17 +240,23 @@ class _Matching:
     def widely(self, move: Move, found: HloCollective) -> bool:
         planned_bits = 8 * self.program.values[move.ins[0]].tensor.itemsize
         found_bits = max(map(dtype_bits, found.dtypes))
-        return found_bits > planned_bits and found.size_bytes * planned_bits == move.size_bytes * found_bits
+        return (
+            found_bits > planned_bits
+            and found.size_bytes * planned_bits == move.size_bytes * found_bits
+        )
 
 
 def _key(kind: str, groups: Groups) -> Key:
     """What planned and found must agree on: within a group the order of the devices does not count."""
-    return kind, tuple(sorted(groups if kind == "permute" else (tuple(sorted(group)) for group in groups)))
+    return kind, tuple(
+        sorted(groups if kind == "permute" else (tuple(sorted(group)) for group in groups))
+    )
 
 
 def _reasons(program: ShardedProgram, moves: Sequence[Move]) -> dict[Move, Reason]:
     """Why each of `moves` may vanish; "unknown" where it must not."""
-    variable, used = _variable(program), _used(program)
+    variable = _variable(program)
+    used = _used(program)
     repeats = Counter(map(_effect, program.collectives))
 
     def reason(move: Move) -> Reason:
@@ -253,7 +300,10 @@ def _used(program: ShardedProgram) -> set[int]:
 def _flows(instruction: Instruction) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
     """What is read for what is made: in a bucket each result depends on its own operand only."""
     if isinstance(instruction, Move):
-        return [((before,), (after,)) for before, after in zip(instruction.ins, instruction.outs, strict=True)]
+        return [
+            ((before,), (after,))
+            for before, after in zip(instruction.ins, instruction.outs, strict=True)
+        ]
     return [(instruction.ins, instruction.outs)]
 
 
@@ -262,5 +312,6 @@ def _planned(move: Move) -> str:
 
 
 def _found(collective: HloCollective) -> str:
-    size, count = collective.size_bytes, len(collective.groups)
+    size = collective.size_bytes
+    count = len(collective.groups)
     return f"{collective.kind} of {size} bytes as {'+'.join(collective.dtypes)}, {count} groups or pairs"

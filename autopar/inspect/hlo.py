@@ -106,7 +106,9 @@ def compile_unmerged(lowered: Lowered, options: Mapping[str, Any] | None = None)
     `options` are further compiler options, such as those that shorten the compilation.
     """
     compile_with = cast(Any, lowered).compile  # its annotations are incomplete
-    return compile_with(compiler_options={"xla_disable_hlo_passes": UNMERGED_PASSES, **(options or {})})
+    return compile_with(
+        compiler_options={"xla_disable_hlo_passes": UNMERGED_PASSES, **(options or {})}
+    )
 
 
 def collectives_of(compiled: Compiled) -> tuple[HloCollective, ...]:
@@ -144,11 +146,14 @@ def peak_memory_bytes(compiled: Compiled) -> int:
     )
 
 
-def _walk(module: HloModule, computation: str, times: int | None, begun: Collection[str]) -> Iterator[HloCollective]:
+def _walk(
+    module: HloModule, computation: str, times: int | None, begun: Collection[str]
+) -> Iterator[HloCollective]:
     """The collectives from `computation` on, but for those in it whose channels have `begun` in an earlier fusion."""
     instructions = module.computations[computation]
     results = {instruction.name: instruction.result for instruction in instructions}
     fused: set[str] = set()
+
     for instruction in instructions:
         opcode = instruction.opcode
         if opcode.endswith(("-done", "-update")):
@@ -182,12 +187,18 @@ def _collective(
 ) -> HloCollective:
     """The sizes are read off the operands: the results of `-start` instructions repeat them in one way or another."""
     arrays = [array for operand in instruction.operands for array in results[operand]]
-    groups = _pairs(instruction) if kind == "permute" else device_groups(instruction.attributes, module.devices)
+    groups = (
+        _pairs(instruction)
+        if kind == "permute"
+        else device_groups(instruction.attributes, module.devices)
+    )
     grows = len(groups[0]) if kind == "all_gather" else 1
     sizes = tuple(array.size_bytes * grows for array in arrays)
     dtypes = tuple(array.dtype for array in arrays)
     if kind == "all_to_all" and "dimensions=" not in instruction.attributes:
-        sizes, dtypes = (sum(sizes),), dtypes[:1]  # one piece for each member of the group
+        sizes = (sum(sizes),)
+        dtypes = dtypes[:1]  # one piece for each member of the group
+
     return HloCollective(kind, sizes, dtypes, groups, times)
 
 

@@ -23,7 +23,9 @@ _CALLED = re.compile(
 _TRIP_COUNT = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 _DEVICES = re.compile(r"\b(?:num_partitions|replica_count)=(\d+)")
 _IOTA = re.compile(r"\[(?P<shape>[\d,]+)\]<=\[(?P<dims>[\d,]+)\](?:T\((?P<order>[\d,]+)\))?")
-_MESH = re.compile(r"mesh\[(?P<axes>[^\]]*)\](?:, device_ids=\((?P<ids>[^{]*)\))? \{(?P<over>[^}]*)\}")
+_MESH = re.compile(
+    r"mesh\[(?P<axes>[^\]]*)\](?:, device_ids=\((?P<ids>[^{]*)\))? \{(?P<over>[^}]*)\}"
+)
 _MESH_AXIS = re.compile(r"'(?P<name>[^']*)'=(?P<size>\d+)")
 _OVER_AXIS = re.compile(r"'(?P<name>[^']*)'(?::\((?P<before>\d+)\)(?P<size>\d+))?")
 _BITS = re.compile(r"\d+")
@@ -92,8 +94,10 @@ def parse_module(text: str) -> HloModule:
             entry = start["name"] if start["entry"] else entry
         elif found := _INSTRUCTION.match(line):
             current.append(_instruction(found["name"], _COMMENT.sub("", found["rest"])))
+
     if not entry:
         raise ValueError(f"HLO text without an entry computation: {header[:80]!r}")
+
     devices = prod(int(count) for count in _DEVICES.findall(header))
     return HloModule({name: tuple(found) for name, found in computations.items()}, entry, devices)
 
@@ -138,11 +142,14 @@ def braced_numbers(text: str) -> Groups:
 def _instruction(name: str, rest: str) -> HloInstruction:
     """`f32[8]{0} all-reduce(%a), channel_id=1` as a record."""
     shape_end = _closing(rest, 0) + 1 if rest.startswith("(") else rest.index(" ")
-    shape, rest = rest[:shape_end], rest[shape_end:].lstrip()
+    shape = rest[:shape_end]
+    rest = rest[shape_end:].lstrip()
     opening = rest.index("(")
     closing = _closing(rest, opening)
     result = tuple(HloArray(a["dtype"], _numbers(a["dims"])) for a in _ARRAY.finditer(shape))
-    operands = tuple(operand.split(" ")[-1].lstrip("%") for operand in _split(rest[opening + 1 : closing]))
+    operands = tuple(
+        operand.split(" ")[-1].lstrip("%") for operand in _split(rest[opening + 1 : closing])
+    )
     return HloInstruction(name, rest[:opening], result, operands, rest[closing + 1 :])
 
 
@@ -151,14 +158,20 @@ def _mesh_groups(match: re.Match[str]) -> Groups:
     parts: dict[str, list[int]] = {name: [size] for name, size in sizes.items()}
     over: list[tuple[str, int]] = []
     for axis in _OVER_AXIS.finditer(match["over"]):
-        name, part = axis["name"], 0
+        name = axis["name"]
+        part = 0
         if axis["before"]:
-            before, size = int(axis["before"]), int(axis["size"])
-            parts[name], part = [before, size, sizes[name] // before // size], 1
+            before = int(axis["before"])
+            size = int(axis["size"])
+            parts[name] = [before, size, sizes[name] // before // size]
+            part = 1
         over.append((name, part))
+
     places = [(name, part) for name in sizes for part in range(len(parts[name]))]
     shape = [parts[name][part] for name, part in places]
-    order = [n for n, place in enumerate(places) if place not in over] + [places.index(place) for place in over]
+    order = [n for n, place in enumerate(places) if place not in over] + [
+        places.index(place) for place in over
+    ]
     numbers = _mesh_devices(match["ids"], prod(shape)).reshape(shape).transpose(order)
     return _rows(numbers.reshape(-1, prod(parts[name][part] for name, part in over)))
 
@@ -197,7 +210,8 @@ def _closing(text: str, opening: int) -> int:
 
 def _split(text: str) -> Iterator[str]:
     """The parts of `text` between its outermost commas."""
-    depth, start = 0, 0
+    depth = 0
+    start = 0
     for position, character in enumerate(text):
         depth += (character in "([{") - (character in ")]}")
         if character == "," and depth == 0:

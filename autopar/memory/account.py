@@ -84,6 +84,7 @@ def account(
             moving += program.runs(i) * i.time_s
         elif isinstance(i, Move):
             compute += program.runs(i) * i.time_s
+
     peak, peak_at, alive, held = _peak(program, in_memory, donated, recomputed, workspace)
     return Account(compute, moving + exchanging, peak, peak_at, alive, held)
 
@@ -115,12 +116,24 @@ def _peak(
     np.add.at(change, start, size[values])
     np.subtract.at(change, stop, size[values])
     sizes: list[int] = size.tolist()
-    beside = [_beside(program.mesh, instruction, sizes, workspace) for instruction in program.instructions]
+    beside = [
+        _beside(program.mesh, instruction, sizes, workspace) for instruction in program.instructions
+    ]
     held = before + np.cumsum(change[:-1]) + np.array(beside, dtype=np.int64)
     peak_at = int(held.argmax()) if held.max(initial=before) > before else -1
     peak = before if peak_at < 0 else int(held[peak_at])
-    alive = {*values[(start <= peak_at) & (peak_at < stop)].tolist(), *program.inputs, *program.outputs}
-    return peak, peak_at, tuple(sorted((v for v in alive if sizes[v]), key=lambda v: (-sizes[v], v))), (*held.tolist(),)
+    alive = {
+        *values[(start <= peak_at) & (peak_at < stop)].tolist(),
+        *program.inputs,
+        *program.outputs,
+    }
+
+    return (
+        peak,
+        peak_at,
+        tuple(sorted((v for v in alive if sizes[v]), key=lambda v: (-sizes[v], v))),
+        (*held.tolist(),),
+    )
 
 
 def _alive(program: ShardedProgram, last: Ints, over: Mapping[int, int]) -> tuple[Ints, Ints, Ints]:
@@ -131,12 +144,18 @@ def _alive(program: ShardedProgram, last: Ints, over: Mapping[int, int]) -> tupl
     """
     links = program.links
     others = ~_marked(links.end, (*program.inputs, *program.outputs))[links.made]
-    values, start = links.made[others], links.maker[others]
+    values = links.made[others]
+    start = links.maker[others]
     stop = np.maximum(last[values], start)
-    stop += (stop == start) | ~(_ends_first(program)[stop] | _marked(links.end, [*over.values()])[values])
+    stop += (stop == start) | ~(
+        _ends_first(program)[stop] | _marked(links.end, [*over.values()])[values]
+    )
     begins = _begins(program)
     if begins:
-        start = np.array([begins.get(v, n) for v, n in zip(values.tolist(), start.tolist(), strict=True)])
+        start = np.array(
+            [begins.get(v, n) for v, n in zip(values.tolist(), start.tolist(), strict=True)]
+        )
+
     return values, start, stop
 
 
@@ -144,7 +163,10 @@ def _ends_first(program: ShardedProgram) -> Bools:
     """Whether the memory of an instruction's operands is free before that of its results is taken."""
     if not program.regions:
         return np.zeros(len(program.instructions), dtype=np.bool_)
-    return np.array([isinstance(i, Compute) and i.op.kind in BOUNDARY for i in program.instructions], dtype=np.bool_)
+    return np.array(
+        [isinstance(i, Compute) and i.op.kind in BOUNDARY for i in program.instructions],
+        dtype=np.bool_,
+    )
 
 
 def _begins(program: ShardedProgram) -> Mapping[int, int]:
@@ -164,7 +186,9 @@ def _spans(program: ShardedProgram) -> dict[int, tuple[int, int]]:
     return found
 
 
-def _beside(mesh: DeviceMesh, instruction: Instruction, size: Sequence[int], workspace: Workspace) -> int:
+def _beside(
+    mesh: DeviceMesh, instruction: Instruction, size: Sequence[int], workspace: Workspace
+) -> int:
     """The bytes held while an instruction runs besides its operands and results.
 
     A move that splits or joins a dim other than the first works on a copy in which that dim comes first, and one of
@@ -177,10 +201,18 @@ def _beside(mesh: DeviceMesh, instruction: Instruction, size: Sequence[int], wor
         if not instruction.exchanges:
             return held
         beside = lengthening(instruction.op, instruction.strategy, mesh)
-        copies = {(instruction.ins[e.tensor], e.axes) for e in beside if e.tensor < len(instruction.ins)}
-        return held + sum(size[value] for value, _ in copies) + sent_bytes(instruction.op, instruction.exchanges)
+        copies = {
+            (instruction.ins[e.tensor], e.axes) for e in beside if e.tensor < len(instruction.ins)
+        }
+        return (
+            held
+            + sum(size[value] for value, _ in copies)
+            + sent_bytes(instruction.op, instruction.exchanges)
+        )
+
     if not isinstance(instruction, Move) or not instruction.is_collective:
         return 0
+
     is_packed = len(instruction.ins) > 1 and instruction.kind != "all_reduce"
     return instruction.size_bytes if instruction.dim or instruction.to_dim or is_packed else 0
 
@@ -201,7 +233,8 @@ def _registers(program: ShardedProgram, in_memory: Collection[int]) -> Bools:
 
     What other moves read is in memory.
     """
-    links, in_loops = program.links, _taken_in_loops(program)
+    links = program.links
+    in_loops = _taken_in_loops(program)
     by_loops = _computes(program)
     by_loops[in_loops] = True
     found = _made_of(program, lambda tensor: tensor not in in_memory)
@@ -219,18 +252,21 @@ def _other_names(program: ShardedProgram, registers: Bools) -> tuple[Bools, Bool
     First those that are what they are made of, which lives as long as they do; then those of which results are made,
     whose memory is there all along.
     """
-    aliases, early = list[int](), list[int]()
+    aliases = list[int]()
+    early = list[int]()
     borders = [i for i in program.instructions if isinstance(i, Compute) and i.op.kind in BORDERS]
     readers: Counter[int] = Counter(program.links.read.tolist() if borders else ())
     fixed = {*program.inputs, *program.outputs}
     for border in borders:
-        (before,), (after,) = border.ins, border.outs
+        (before,) = border.ins
+        (after,) = border.outs
         if registers[before]:
             continue
         if after not in program.outputs:
             aliases.append(after)
         elif before not in fixed and readers[before] == 1:
             early.append(before)
+
     return _marked(program.links.end, aliases), _marked(program.links.end, early)
 
 
@@ -247,29 +283,42 @@ def _made_of(program: ShardedProgram, is_meant: Callable[[int], bool]) -> Bools:
     """The values that operators make of tensors of which, by id, something is true; but no inputs and outputs."""
     links = program.links
     made = links.made[_computes(program)[links.maker]].tolist()
-    found = _marked(links.end, [value for value in made if is_meant(program.values[value].tensor.id)])
+    found = _marked(
+        links.end, [value for value in made if is_meant(program.values[value].tensor.id)]
+    )
     found[[*program.inputs, *program.outputs]] = False
     return found
 
 
 def _taken_in_loops(program: ShardedProgram) -> list[int]:
     """The local moves, by position, that all readers of their part do in their loops (`cost.local_steps`)."""
-    instructions, links = program.instructions, program.links
+    instructions = program.instructions
+    links = program.links
     local = [p for p, i in enumerate(instructions) if isinstance(i, Move) and not i.is_collective]
     if not local:
         return []
-    readers: dict[int, list[int]] = {value: [] for position in local for value in instructions[position].outs}
+
+    readers: dict[int, list[int]] = {
+        value: [] for position in local for value in instructions[position].outs
+    }
     for value, reader in zip(links.read.tolist(), links.reader.tolist(), strict=True):
         if value in readers:
             readers[value].append(reader)
+
     found: set[int] = set()
     for position in reversed(local):
         move = instructions[position]
         mine = [reader for value in move.outs for reader in readers[value]]
         is_taken = all(reader in found or _is_fusible(instructions[reader]) for reader in mine)
         is_near = all(instructions[reader].region == move.region for reader in mine)
-        if mine and is_taken and is_near and not any(value in program.outputs for value in move.outs):
+        if (
+            mine
+            and is_taken
+            and is_near
+            and not any(value in program.outputs for value in move.outs)
+        ):
             found.add(position)
+
     return sorted(found)
 
 
@@ -285,17 +334,22 @@ def _marked(count: int, values: Sequence[int]) -> Bools:
 
 def _computes(program: ShardedProgram) -> Bools:
     """Which instructions are operators."""
-    return np.fromiter([isinstance(i, Compute) for i in program.instructions], np.bool_, len(program.instructions))
+    return np.fromiter(
+        [isinstance(i, Compute) for i in program.instructions], np.bool_, len(program.instructions)
+    )
 
 
-def _last_uses(program: ShardedProgram, through: Bools, donated: Sequence[int]) -> tuple[Ints, dict[int, int]]:
+def _last_uses(
+    program: ShardedProgram, through: Bools, donated: Sequence[int]
+) -> tuple[Ints, dict[int, int]]:
     """The last instruction that may read each value, also through those in registers or computed anew, -1 if none; and
     what is written over what.
 
     A loop reads what was made before it until its last round. The memory of a carry becomes that of its last value,
     unless that is written over it.
     """
-    links, spans = program.links, _spans(program)
+    links = program.links
+    spans = _spans(program)
     found = np.full(links.end, -1)
     again = _again(program, spans)
     np.maximum.at(found, links.read, np.maximum(links.reader, again))
@@ -310,10 +364,12 @@ def _last_uses(program: ShardedProgram, through: Bools, donated: Sequence[int]) 
             if until >= last[value]:
                 lent.add(value)
                 last[value] = until
+
     over = written_over(program, last, lent.union(np.flatnonzero(through).tolist()), donated)
     for position, leaving in _of_kind(program, "carry_out").items() if spans else ():
         if over[leaving.outs[0]] != leaving.ins[0]:
             last[over[leaving.outs[0]]] = position
+
     return np.array(last, dtype=np.intp), over
 
 

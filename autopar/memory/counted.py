@@ -36,20 +36,29 @@ class Usages(Variables):
     def _inputs(self, *, whole: bool) -> Iterator[Usage]:
         """Of inputs: they have memory from beginning to end; where not `whole`, donated ones to their last use."""
         end = len(self.graph.ops) + 1
-        for n, (tensor, candidates) in enumerate(zip(self.graph.inputs, self.space.inputs, strict=True)):
+        for n, (tensor, candidates) in enumerate(
+            zip(self.graph.inputs, self.space.inputs, strict=True)
+        ):
             stop = end if whole or n not in self.graph.donated else self._last_use(tensor) + 1
             reads = self.held.read.get(tensor.id, ()) if whole else ()
-            for start, later in zip((0, *(time + 1 for time in reads)), (*reads, stop), strict=True):
+            for start, later in zip(
+                (0, *(time + 1 for time in reads)), (*reads, stop), strict=True
+            ):
                 if start < later:
                     yield Usage(n, start, later, self._bytes(tensor, self._candidates(candidates)))
 
     def _made(self) -> Iterator[Usage]:
         """Of what operators make: until it is stored in a copy, or to its last use."""
-        graph, stored = self.graph, {copy.tensor.id for copy in self.flow.copies if copy.stored}
+        graph = self.graph
+        stored = {copy.tensor.id for copy in self.flow.copies if copy.stored}
         for op in graph.ops:
             for k, tensor in enumerate(op.outs):
                 if tensor.id in self.in_memory:
-                    stop = graph.ready_at(op) + 1 if tensor.id in stored else self._last_use(tensor, op.id) + 1
+                    stop = (
+                        graph.ready_at(op) + 1
+                        if tensor.id in stored
+                        else self._last_use(tensor, op.id) + 1
+                    )
                     size = self._bytes(tensor, self._placed(op.id, "outs", k))
                     yield Usage(self.op_node[op.id], self._start(op), self._until(op, stop), size)
 
@@ -58,31 +67,39 @@ class Usages(Variables):
         for copy, candidates in self._copies():
             if copy.stored and copy.tensor.id not in self.in_memory:
                 continue
-            node, size = self.first_copy + copy.id, self._sizes_of(copy, self._candidates(candidates))
+            node = self.first_copy + copy.id
+            size = self._sizes_of(copy, self._candidates(candidates))
             yield Usage(node, copy.start, copy.stop, size)
 
     def _held_values(self) -> Iterator[Usage]:
         """Of what operators make and of copies, as long as `held` says, but of results of the function, and of what may
         lie in the memory of arguments.
         """
-        graph, held, there, updated = self.graph, self.held, in_arguments(self.graph), updated_carries(self.graph)
+        graph = self.graph
+        held = self.held
+        there = in_arguments(self.graph)
+        updated = updated_carries(self.graph)
         results = {tensor.id for tensor in graph.outputs}
         stored = {copy.tensor.id for copy in self.flow.copies if copy.stored}
         for op in graph.ops:
             for k, tensor in enumerate(op.outs):
                 if tensor.id not in self.in_memory or tensor.id in there:
                     continue
-                column, ready = self._placed(op.id, "outs", k), graph.ready_at(op) + 1
+                column = self._placed(op.id, "outs", k)
+                ready = graph.ready_at(op) + 1
                 stop = ready if tensor.id in stored else max(ready, held.end[tensor.id])
                 size = self._bytes(tensor, column)
                 if tensor.id in results:  # counted already, but for what is still to be reduced
-                    stop, size = ready, self._unreduced(column, size)
+                    stop = ready
+                    size = self._unreduced(column, size)
                 if self._is_any(size):
                     until = stop if tensor.id in updated else self._until(op, stop)
                     yield Usage(self.op_node[op.id], self._start(op), until, size)
+
         for copy, candidates in self._copies():
             if copy.tensor.id not in results:
                 yield from self._held_copy(copy, self._candidates(candidates))
+
         for longer in self.longer:
             yield self._longer_usage(longer)
 
@@ -97,16 +114,23 @@ class Usages(Variables):
         return Usage(self.first_copy + longer.copy, longer.start, longer.stop, sizes)
 
     def _held_copy(self, copy: Copy, candidates: Column) -> Iterator[Usage]:
-        node, end = self.first_copy + copy.id, self.held.end.get(copy.tensor.id, 0)
-        is_there, waits = copy.tensor.id in in_arguments(self.graph), copy.tensor.id not in self.in_memory
+        node = self.first_copy + copy.id
+        end = self.held.end.get(copy.tensor.id, 0)
+        is_there = copy.tensor.id in in_arguments(self.graph)
+        waits = copy.tensor.id not in self.in_memory
         if copy.stored and copy.start < end and not is_there and not waits:
             yield Usage(node, copy.start, end, self._sizes_of(copy, candidates))
-        fresh, alias = self.held.fresh.get(copy.id), self._alias(copy)
+
+        fresh = self.held.fresh.get(copy.id)
+        alias = self._alias(copy)
         size = self._bytes(copy.tensor, candidates)
         if fresh is not None:
             yield Usage(node, fresh.start, fresh.stop, self._behind_none(size))
+
         if alias is not None and not is_there and not waits:
-            before = self._once((id(size), "before none"), lambda: np.concatenate([size, np.zeros(len(size))]))
+            before = self._once(
+                (id(size), "before none"), lambda: np.concatenate([size, np.zeros(len(size))])
+            )
             yield Usage(node, alias.start, alias.stop, before)
 
     def _alias(self, copy: Copy) -> TimeSpan | None:
@@ -122,7 +146,9 @@ class Usages(Variables):
 
     def _unreduced(self, column: Column, size: Floats) -> Floats:
         """The bytes of what is still to be reduced; nothing of what is not."""
-        return self._once((id(column), id(size), "unreduced"), lambda: np.where(column.unreduced, size, 0.0))
+        return self._once(
+            (id(column), id(size), "unreduced"), lambda: np.where(column.unreduced, size, 0.0)
+        )
 
     def _is_any(self, size: Floats) -> bool:
         """Whether any of `size`, which is kept, is not 0."""
@@ -155,7 +181,9 @@ class Usages(Variables):
     @cached_property
     def _offered(self) -> tuple[frozenset[int], frozenset[tuple[tuple[int, ...], str]]]:
         """The results whose carried input is donated, and the shapes and types of donated inputs that none carries."""
-        graph, donated, carried = self.graph, set(self.graph.donated), {source for _, source in self.space.carry}
+        graph = self.graph
+        donated = set(self.graph.donated)
+        carried = {source for _, source in self.space.carry}
         own = frozenset(position for position, source in self.space.carry if source in donated)
         free = [graph.inputs[n] for n in donated - carried]
         return own, frozenset((tensor.shape, tensor.dtype) for tensor in free)
@@ -185,11 +213,19 @@ class Usages(Variables):
 
     def _start(self, op: OpNode) -> int:
         """When the memory of the results is taken: that of a scan's stack before its first round."""
-        return self.graph.spans[op.region][0] if op.kind == "scan_stack" and op.region is not None else op.id
+        return (
+            self.graph.spans[op.region][0]
+            if op.kind == "scan_stack" and op.region is not None
+            else op.id
+        )
 
     def _until(self, op: OpNode, stop: int) -> int:
         """When it is free again: that of a carry when its loop ends."""
-        return self.graph.spans[op.region][1] + 1 if op.kind == "carry_in" and op.region is not None else stop
+        return (
+            self.graph.spans[op.region][1] + 1
+            if op.kind == "carry_in" and op.region is not None
+            else stop
+        )
 
 
 def _under(sizes: Floats) -> Floats:

@@ -80,8 +80,14 @@ class Duplicated:
     def longer(self) -> Iterator[Longer]:
         """All of them: first what waits in registers, then the tensors that are read last come first."""
         for op in self.graph.ops:
-            if op.phase != "update" and is_fusible(op) and len(op.outs) == 1 and op.id not in self.may_go:
+            if (
+                op.phase != "update"
+                and is_fusible(op)
+                and len(op.outs) == 1
+                and op.id not in self.may_go
+            ):
                 yield from self._waiting(op)
+
         self.until = {tensor: self.gone[tensor] for tensor in self.kept}
         self.gone.update(dict.fromkeys(self.kept, len(self.graph.ops) + 1))
         again = recomputed(self.graph)
@@ -134,17 +140,21 @@ class Duplicated:
     def _operand(self, op: OpNode, position: int, tensor: TensorInfo, stop: int) -> Steps:
         if tensor.literal is not None or tensor.id in self.fixed:
             return []
+
         maker, result = self.made[tensor.id]
         if maker.kind in BOUNDARY or maker.region != op.region:
             return []
+
         placed = self.placed(op.id, "ins", position)
         whole = self._bytes(tensor, placed)
         if tensor.id in self.in_memory:
             begin = self.gone[tensor.id]
             self.gone[tensor.id] = max(begin, stop)
             return self._but_apart(tensor.id, begin, stop, whole) if begin < stop else []
+
         if maker.id in self.may_go:
             return []
+
         made = self.placed(maker.id, "outs", result)
         return [
             (begin, self._lesser(whole, self._least(made, sizes, placed)))
@@ -167,7 +177,9 @@ class Duplicated:
         return self.once((id(a), id(b), "lesser"), lambda: np.minimum(a, b))
 
     def _least(self, made: Column, sizes: Floats, wanted: Column) -> Floats:
-        return self.once((id(made), id(sizes), id(wanted), "least"), lambda: least(made, sizes, wanted))
+        return self.once(
+            (id(made), id(sizes), id(wanted), "least"), lambda: least(made, sizes, wanted)
+        )
 
     def _sum(self, sizes: Sequence[Floats]) -> Floats:
         return self.once((*map(id, sizes), "sum"), lambda: np.sum(sizes, axis=0))

@@ -27,16 +27,26 @@ def written_over(
         if i.op.kind == "carry_in":
             carries[key] = i.outs[0]
         if i.op.kind == "carry_out":
-            found[i.outs[0]] = i.ins[0] if carries[key] in chain_of(found, i.ins[0]) else carries[key]
+            found[i.outs[0]] = (
+                i.ins[0] if carries[key] in chain_of(found, i.ins[0]) else carries[key]
+            )
         elif i.op.kind == "carry_in" or writes_over_first(i.op):
-            before, after = i.ins[0], i.outs[0]
+            before = i.ins[0]
+            after = i.outs[0]
             is_last = last[before] == position and i.ins.count(before) == 1 and before not in fixed
-            if is_last and before not in lent and program.local_bytes(before) == program.local_bytes(after):
+            if (
+                is_last
+                and before not in lent
+                and program.local_bytes(before) == program.local_bytes(after)
+            ):
                 found[after] = before
+
     return found
 
 
-def in_arguments(program: ShardedProgram, over: Mapping[int, int], donated: Sequence[int]) -> list[int]:
+def in_arguments(
+    program: ShardedProgram, over: Mapping[int, int], donated: Sequence[int]
+) -> list[int]:
     """The values that lie in the memory of a donated argument, up to a result of its kind, which takes that."""
     offered = {program.inputs[n] for n in donated}
     found: list[int] = []

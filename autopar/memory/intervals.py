@@ -68,23 +68,34 @@ def held(graph: OpGraph, flow: Dataflow, in_memory: Collection[int]) -> HeldTime
     for copy in flow.copies:
         if not copy.stored:
             copies.setdefault(copy.tensor.id, []).append(copy)
+
     for op in graph.ops:
         for tensor in op.outs:
             _tensor(graph, flow, tensor, copies.get(tensor.id, []), found, tensor.id in in_memory)
+
     for tensor in graph.inputs:
         _argument(graph, flow, tensor, found)
         for copy in copies.get(tensor.id, []):
             stop = max(stop for stop, _ in _events(graph, copy.region, copy.uses))
             if stop > copy.start:
                 found.fresh[copy.id] = TimeSpan(copy.start, stop)
-    return HeldTimes(found.end, found.fresh, found.alias, found.last, found.gone, found.sure, found.read)
+
+    return HeldTimes(
+        found.end, found.fresh, found.alias, found.last, found.gone, found.sure, found.read
+    )
 
 
 def _argument(graph: OpGraph, flow: Dataflow, tensor: TensorInfo, found: _Work) -> None:
     """Who reads an argument as it is passed, or what it is redistributed to for that reader alone."""
     for use in flow.uses.get(tensor.id, ()):
         op = None if use.op is None or flow.source[use] is not None else graph.ops[use.op]
-        if op is None or op.region is not None or op.phase == "update" or op.kind in BOUNDARY or not tensor.ndim:
+        if (
+            op is None
+            or op.region is not None
+            or op.phase == "update"
+            or op.kind in BOUNDARY
+            or not tensor.ndim
+        ):
             continue
         if _may_be_written_over(graph, use):
             continue
@@ -94,14 +105,22 @@ def _argument(graph: OpGraph, flow: Dataflow, tensor: TensorInfo, found: _Work) 
 
 
 def _tensor(
-    graph: OpGraph, flow: Dataflow, tensor: TensorInfo, copies: list[Copy], found: _Work, in_memory: bool
+    graph: OpGraph,
+    flow: Dataflow,
+    tensor: TensorInfo,
+    copies: list[Copy],
+    found: _Work,
+    in_memory: bool,
 ) -> None:
     """What is to be said of one tensor that an operator makes."""
-    made, ready = graph.made_in(tensor), graph.ready_at(graph.producers[tensor.id]) + 1
+    made = graph.made_in(tensor)
+    ready = graph.ready_at(graph.producers[tensor.id]) + 1
     shared = {copy.id for copy in copies}
     direct = [use for use in flow.uses.get(tensor.id, ()) if flow.source[use] not in shared]
     ends = list(_events(graph, made, direct))
-    near = [use.time for use in direct if use.region == made and until(graph, made, use) == use.time]
+    near = [
+        use.time for use in direct if use.region == made and until(graph, made, use) == use.time
+    ]
     near += [copy.start for copy in copies if copy.region == made]
     found.sure[tensor.id] = max(near, default=0)
     for copy in copies:
@@ -109,12 +128,17 @@ def _tensor(
             ends.append((copy.start, None))
         else:
             ends.append((max(until(graph, made, use) for use in copy.uses) + 1, None))
-    stops = {copy.id: max(_events(graph, copy.region, copy.uses), key=lambda event: event[0]) for copy in copies}
+
+    stops = {
+        copy.id: max(_events(graph, copy.region, copy.uses), key=lambda event: event[0])
+        for copy in copies
+    }
     end, use = max([*ends, (ready, None)], key=lambda event: event[0])
     found.end[tensor.id] = end
     for copy in copies:
         if stops[copy.id][0] > copy.start:
             found.fresh[copy.id] = TimeSpan(copy.start, stops[copy.id][0])
+
     latest = max(copies, key=lambda copy: stops[copy.id][0], default=None)
     if latest is not None and stops[latest.id][0] >= end:
         others = [stops[copy.id][0] for copy in copies if copy is not latest]
@@ -122,13 +146,16 @@ def _tensor(
         if start < stops[latest.id][0]:
             found.alias[latest.id] = TimeSpan(start, stops[latest.id][0])
         end, use = stops[latest.id]
+
     found.gone[tensor.id] = end
     if use is not None and use.op is not None and in_memory:
         found.gone[tensor.id] = end + 1
         found.last[use.op] = (*found.last.get(use.op, ()), use.position)
 
 
-def _events(graph: OpGraph, made: int | None, uses: Collection[Use]) -> Iterator[tuple[int, Use | None]]:
+def _events(
+    graph: OpGraph, made: int | None, uses: Collection[Use]
+) -> Iterator[tuple[int, Use | None]]:
     """For each use of a value of region `made`: until when it is surely held, and the use if its reader holds it then.
 
     One that is read in another region is held there too; one that the reader may write its result over is not beside
@@ -138,7 +165,9 @@ def _events(graph: OpGraph, made: int | None, uses: Collection[Use]) -> Iterator
         is_near = use.region == made and until(graph, made, use) == use.time
         if not is_near:
             yield until(graph, made, use) + 1, None
-        elif use.op is None or graph.ops[use.op].kind in BOUNDARY or _may_be_written_over(graph, use):
+        elif (
+            use.op is None or graph.ops[use.op].kind in BOUNDARY or _may_be_written_over(graph, use)
+        ):
             yield use.time, None
         else:
             yield use.time, use

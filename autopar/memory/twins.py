@@ -35,7 +35,9 @@ def is_join(graph: OpGraph, copy: Copy) -> bool:
     return copy.stored and producer is not None and producer.recomputes is not None
 
 
-def lasting(graph: OpGraph, flow: Dataflow, may_go: Collection[int], joined: Collection[int]) -> Dataflow:
+def lasting(
+    graph: OpGraph, flow: Dataflow, may_go: Collection[int], joined: Collection[int]
+) -> Dataflow:
     """The uses of `flow` that are always there, or come with what they read, and the copies that they share.
 
     Of stored copies those whose tensor is always made and always read by the same; of the others those that are made
@@ -55,13 +57,23 @@ def lasting(graph: OpGraph, flow: Dataflow, may_go: Collection[int], joined: Col
         if not copy.stored and mine[:1] == copy.uses[:1]:
             copies.append(replace(copy, uses=mine))
         elif not copy.stored:
-            uses[copy.tensor.id] = tuple(use for use in uses[copy.tensor.id] if flow.source[use] != copy.id)
-        elif mine == copy.uses and producer and producer.id not in may_go and copy.tensor.id not in joined:
+            uses[copy.tensor.id] = tuple(
+                use for use in uses[copy.tensor.id] if flow.source[use] != copy.id
+            )
+        elif (
+            mine == copy.uses
+            and producer
+            and producer.id not in may_go
+            and copy.tensor.id not in joined
+        ):
             copies.append(copy)
+
     return Dataflow(tuple(copies), flow.source, uses)
 
 
-def _sure(graph: OpGraph, tensor: int, uses: tuple[Use, ...], may_go: Collection[int]) -> tuple[Use, ...]:
+def _sure(
+    graph: OpGraph, tensor: int, uses: tuple[Use, ...], may_go: Collection[int]
+) -> tuple[Use, ...]:
     """The uses of a tensor that are always there; if it is computed anew for one other only, that."""
     producer = graph.producers.get(tensor)
     if len(uses) == 1 and producer is not None and producer.recomputes is not None:

@@ -40,9 +40,15 @@ class Caches:
         default_factory=dict[tuple[int | None, int | None], float]
     )
     layouts: dict[int, StrategyArrays] = field(default_factory=dict[int, StrategyArrays])
-    matrices: dict[tuple[object, ...], Matrix] = field(default_factory=dict[tuple[object, ...], Matrix])
-    arrays: dict[tuple[object, ...], Floats] = field(default_factory=dict[tuple[object, ...], Floats])
-    costs: dict[tuple[object, ...], Floats] = field(default_factory=dict[tuple[object, ...], Floats])
+    matrices: dict[tuple[object, ...], Matrix] = field(
+        default_factory=dict[tuple[object, ...], Matrix]
+    )
+    arrays: dict[tuple[object, ...], Floats] = field(
+        default_factory=dict[tuple[object, ...], Floats]
+    )
+    costs: dict[tuple[object, ...], Floats] = field(
+        default_factory=dict[tuple[object, ...], Floats]
+    )
     sides: dict[int, Sides] = field(default_factory=dict[int, Sides])
 
     def __post_init__(self) -> None:
@@ -61,11 +67,17 @@ class Variables:
     caches: Caches | None = None
 
     def __post_init__(self) -> None:
-        graph, space = self.graph, self.space
+        graph = self.graph
+        space = self.space
         caches = self.caches or Caches(space.mesh)
-        self.columns, self._by_placements, self._known_sides = caches.columns, caches.by_placements, caches.sides
-        self._weights, self._layouts = caches.weights, caches.layouts
-        self._matrices, self._arrays, self._costs = caches.matrices, caches.arrays, caches.costs
+        self.columns = caches.columns
+        self._by_placements = caches.by_placements
+        self._known_sides = caches.sides
+        self._weights = caches.weights
+        self._layouts = caches.layouts
+        self._matrices = caches.matrices
+        self._arrays = caches.arrays
+        self._costs = caches.costs
         own = [op for op, strategies in enumerate(space.strategies) if strategies]
         self.op_node = {op: len(space.inputs) + n for n, op in enumerate(own)}
         self.op_node |= {op: self.op_node[entering] for op, entering in space.loop_carries}
@@ -76,6 +88,7 @@ class Variables:
         carried = dict(space.carry)
         self.output_node = {i: first_output + n for n, i in enumerate(free)} | carried
         self.input_node = {t.id: n for n, t in enumerate(graph.inputs)}
+
         self.made_by = {t.id: (op.id, k) for op in graph.ops for k, t in enumerate(op.outs)}
 
     @cached_property
@@ -95,7 +108,9 @@ class Variables:
 
     @cached_property
     def _anew(self) -> Duplicated:
-        return Duplicated(self.graph, self.flow, self.held, self.in_memory, self._placed, self._once)
+        return Duplicated(
+            self.graph, self.flow, self.held, self.in_memory, self._placed, self._once
+        )
 
     @cached_property
     def _held_longer(self) -> frozenset[int]:
@@ -137,16 +152,24 @@ class Variables:
 
     def _last_use(self, tensor: TensorInfo, default: int = 0) -> int:
         made_in = self.graph.made_in(tensor)
-        return max((until(self.graph, made_in, use) for use in self.flow.uses.get(tensor.id, ())), default=default)
+        return max(
+            (until(self.graph, made_in, use) for use in self.flow.uses.get(tensor.id, ())),
+            default=default,
+        )
 
     def _bytes(self, tensor: TensorInfo, column: Column, doubled: bool = False) -> Floats:
         """The bytes on one device under each candidate; doubled ones are aliases first, which take none."""
-        size = self._once((tensor.device_bytes, id(column), "bytes"), lambda: column.local_bytes(tensor.device_bytes))
+        size = self._once(
+            (tensor.device_bytes, id(column), "bytes"),
+            lambda: column.local_bytes(tensor.device_bytes),
+        )
         return self._behind_none(size) if doubled else size
 
     def _behind_none(self, size: Floats) -> Floats:
         """`size` behind as many zeros."""
-        return self._once((id(size), "behind none"), lambda: np.concatenate([np.zeros(len(size)), size]))
+        return self._once(
+            (id(size), "behind none"), lambda: np.concatenate([np.zeros(len(size)), size])
+        )
 
     def _once(self, key: tuple[object, ...], make: Callable[[], Floats]) -> Floats:
         """What `make` gave for `key` when that was first met: one object, which is kept."""

@@ -68,6 +68,7 @@ def operator(
         unknown = fixed - signature.parameters.keys()
         if unknown:
             raise RuleError(f"static names {sorted(unknown)}, which {kind!r} does not take")
+
         _claim(kind, f"{function.__module__}.{_name(function, '__qualname__')}")
         for derivative in (kind, kind + JVP, kind + VJP):
             register(derivative, derived(checked), replace=True)
@@ -98,23 +99,30 @@ def _claim(kind: str, owner: str) -> None:
     """
     if _OWNERS.get(kind) != owner and (has_rule(kind) or kind in _OWNERS):
         what = _OWNERS.get(kind, "a primitive")
-        raise RuleError(f"the name {kind!r} of the operator {owner} is that of {what}: give it another by name=...")
+        raise RuleError(
+            f"the name {kind!r} of the operator {owner} is that of {what}: give it another by name=..."
+        )
     _OWNERS[kind] = owner
 
 
-def _call(kind: str, function: Callable[..., Any], bound: inspect.BoundArguments, static: frozenset[str]) -> Any:
+def _call(
+    kind: str, function: Callable[..., Any], bound: inspect.BoundArguments, static: frozenset[str]
+) -> Any:
     """Binds the operator; the arrays in its arguments are its operands, in the order of the signature."""
     names = [name for name in bound.arguments if name not in static]
     leaves, tree = untyped_jax.tree.flatten([bound.arguments[name] for name in names])
     parts = tuple(name for name in names for _ in untyped_jax.tree.leaves(bound.arguments[name]))
     for leaf in leaves:
         _check_leaf(kind, leaf)
+
     fixed = {name: bound.arguments[name] for name in bound.arguments if name in static}
     out_trees: list[Any] = []
 
     def flat(*operands: Any) -> list[Any]:
         arguments = dict(zip(names, untyped_jax.tree.unflatten(tree, operands), strict=True))
-        given = {name: arguments[name] if name in arguments else fixed[name] for name in bound.arguments}
+        given = {
+            name: arguments[name] if name in arguments else fixed[name] for name in bound.arguments
+        }
         again = inspect.BoundArguments(bound.signature, given)  # pyright: ignore[reportArgumentType] - an ordered dict
         results, out_tree = untyped_jax.tree.flatten(function(*again.args, **again.kwargs))
         out_trees.append(out_tree)

@@ -22,19 +22,27 @@ def _attention_rule(op: OpNode) -> FactorRule:
     b are batch and heads, broadcast where they are 1. With `causal` the queries s must know their number: whole.
     """
     batch = [f"b{n}" for n in range(op.outs[0].ndim - 2)]
-    last: dict[str, list[Factor]] = {"q": ["s", "d"], "k": ["t", "d"], "v": ["t", "e"], "mask": ["s", "t"]}
+    last: dict[str, list[Factor]] = {
+        "q": ["s", "d"],
+        "k": ["t", "d"],
+        "v": ["t", "e"],
+        "mask": ["s", "t"],
+    }
     ins: list[list[Factor]] = []
     alone: list[Factor] = []
     sizes = dict(zip((*batch, "s", "e"), op.outs[0].shape, strict=True))
     for operand, (name, tensor) in enumerate(zip(op.params["arguments"], op.ins, strict=True)):
         factors = ([*batch, *last[name]])[len(batch) + 2 - tensor.ndim :]
         if len(factors) != tensor.ndim:
-            raise RuleError(f"{name} of 'attention' ({op.source or 'unknown line'}) has shape {tensor.shape}")
+            raise RuleError(
+                f"{name} of 'attention' ({op.source or 'unknown line'}) has shape {tensor.shape}"
+            )
         for dim, size in enumerate(tensor.shape):
             if size == 1 != sizes.get(factors[dim], size):
                 factors[dim] = f"{name}{operand}.{dim}"
                 alone.append(factors[dim])
         ins.append(factors)
+
     held = {factor for factors in ins for factor in factors}
     out = [*batch, "s", "e"]
     frozen = {"t", "d", *alone, *(set(out) - held), *(["s"] if op.params["causal"] else [])}
@@ -43,7 +51,12 @@ def _attention_rule(op: OpNode) -> FactorRule:
 
 @operator(_attention_rule, static=("causal", "scale"))
 def attention(
-    q: Array, k: Array, v: Array, mask: Array | None = None, causal: bool = False, scale: float | None = None
+    q: Array,
+    k: Array,
+    v: Array,
+    mask: Array | None = None,
+    causal: bool = False,
+    scale: float | None = None,
 ) -> Array:
     """For every query the mean of the values, weighted by the softmax of its products with the keys.
 

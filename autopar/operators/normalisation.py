@@ -48,7 +48,11 @@ def softmax(x: Array, axis: Axis = -1) -> Array:
 
 @operator(whole_along("axis"), static=("axis", "eps"))
 def layer_norm(
-    x: Array, scale: Array | None = None, bias: Array | None = None, axis: Axis = -1, eps: float = 1e-6
+    x: Array,
+    scale: Array | None = None,
+    bias: Array | None = None,
+    axis: Axis = -1,
+    eps: float = 1e-6,
 ) -> Array:
     """X less its mean along `axis`, divided by its standard deviation there, times `scale`, plus `bias`.
 

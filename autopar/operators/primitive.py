@@ -56,7 +56,9 @@ def _abstract(*avals: Any, composite: Composite) -> Sequence[Any]:
             f"operator {composite.kind!r} closes over a value of the function around it: pass it as an argument"
         )
     if closed.effects:
-        raise TraceError(f"operator {composite.kind!r} has a side effect: take it out of the operator")
+        raise TraceError(
+            f"operator {composite.kind!r} has a side effect: take it out of the operator"
+        )
     return closed.out_avals
 
 
@@ -68,16 +70,21 @@ untyped_mlir.register_lowering(operator_p, untyped_mlir.lower_fun(_run, multiple
 # Derivatives ----------------------------------------------------------------------------------------------------------
 
 
-def _differentiate(primals: Sequence[Array], tangents: Sequence[Array], *, composite: Composite) -> Any:
+def _differentiate(
+    primals: Sequence[Array], tangents: Sequence[Array], *, composite: Composite
+) -> Any:
     moving = tuple(n for n, tangent in enumerate(tangents) if type(tangent) is not ad.Zero)
     results = operator_p.bind(*primals, composite=composite)
-    inexact = tuple(n for n, result in enumerate(results) if jnp.issubdtype(result.dtype, jnp.inexact))
+    inexact = tuple(
+        n for n, result in enumerate(results) if jnp.issubdtype(result.dtype, jnp.inexact)
+    )
     given = [tangents[n] for n in moving]
     if composite.kind.endswith((JVP, VJP)):
         found = _tangents(composite, moving, inexact)(*primals, *given)
     else:
         outs = tuple((tuple(result.shape), str(result.dtype)) for result in results)
         found = operator_p.bind(*primals, *given, composite=_jvp(composite, moving, inexact, outs))
+
     place = dict(zip(inexact, found, strict=True))
     return results, [place[n] if n in place else _zero(result) for n, result in enumerate(results)]
 
@@ -97,17 +104,28 @@ def _transpose(cotangents: Sequence[Any], *operands: Any, composite: Composite) 
     source = composite.source
     if step[0] == "jvp" and source is not None and len(known) == len(operands) - len(step[1]):
         _, moving, results, outs = step
-        found = operator_p.bind(*known, *dy, composite=_vjp(source, moving, tuple(results[n] for n in given), outs))
+        found = operator_p.bind(
+            *known, *dy, composite=_vjp(source, moving, tuple(results[n] for n in given), outs)
+        )
     else:
         found = _pulled(composite, operands, linear, given, dy)
+
     place = dict(zip(linear, found, strict=True))
     return [place.get(n) for n in range(len(operands))]
 
 
-def _pulled(composite: Composite, operands: Sequence[Any], linear: list[int], given: list[int], dy: list[Any]) -> Any:
+def _pulled(
+    composite: Composite,
+    operands: Sequence[Any],
+    linear: list[int],
+    given: list[int],
+    dy: list[Any],
+) -> Any:
     """The gradients of a linear function by expansion."""
     specs = [spec_of(operands[n].aval) for n in linear]
-    function = _moved(composite, [None if n in linear else x for n, x in enumerate(operands)], linear, given)
+    function = _moved(
+        composite, [None if n in linear else x for n, x in enumerate(operands)], linear, given
+    )
     return untyped_jax.linear_transpose(function, *specs)(dy)
 
 
@@ -126,7 +144,9 @@ def _moved(
     return function
 
 
-def _tangents(composite: Composite, moving: Sequence[int], results: Sequence[int]) -> Callable[..., Sequence[Array]]:
+def _tangents(
+    composite: Composite, moving: Sequence[int], results: Sequence[int]
+) -> Callable[..., Sequence[Array]]:
     def function(*operands: Array) -> Sequence[Array]:
         count = len(operands) - len(moving)
         moved = _moved(composite, operands[:count], moving, results)
@@ -136,7 +156,9 @@ def _tangents(composite: Composite, moving: Sequence[int], results: Sequence[int
     return function
 
 
-def _gradients(composite: Composite, moving: Sequence[int], results: Sequence[int]) -> Callable[..., Sequence[Array]]:
+def _gradients(
+    composite: Composite, moving: Sequence[int], results: Sequence[int]
+) -> Callable[..., Sequence[Array]]:
     def function(*operands: Array) -> Sequence[Array]:
         count = len(operands) - len(results)
         moved = _moved(composite, operands[:count], moving, results)
@@ -146,16 +168,32 @@ def _gradients(composite: Composite, moving: Sequence[int], results: Sequence[in
     return function
 
 
-def _jvp(composite: Composite, moving: tuple[int, ...], results: tuple[int, ...], outs: Any) -> Composite:
+def _jvp(
+    composite: Composite, moving: tuple[int, ...], results: tuple[int, ...], outs: Any
+) -> Composite:
     function = _tangents(composite, moving, results)
     derivation = (*composite.derivation, ("jvp", moving, results, outs))
-    return replace(composite, kind=composite.kind + JVP, function=function, derivation=derivation, source=composite)
+    return replace(
+        composite,
+        kind=composite.kind + JVP,
+        function=function,
+        derivation=derivation,
+        source=composite,
+    )
 
 
-def _vjp(composite: Composite, moving: tuple[int, ...], results: tuple[int, ...], outs: Any) -> Composite:
+def _vjp(
+    composite: Composite, moving: tuple[int, ...], results: tuple[int, ...], outs: Any
+) -> Composite:
     function = _gradients(composite, moving, results)
     derivation = (*composite.derivation, ("vjp", moving, results, outs))
-    return replace(composite, kind=composite.kind + VJP, function=function, derivation=derivation, source=composite)
+    return replace(
+        composite,
+        kind=composite.kind + VJP,
+        function=function,
+        derivation=derivation,
+        source=composite,
+    )
 
 
 untyped_ad.primitive_jvps[operator_p] = _differentiate
@@ -171,9 +209,14 @@ def _batch(operands: Sequence[Array], dims: Sequence[int | None], *, composite: 
         untyped_jax.numpy.moveaxis(operand, dim, 0) if isinstance(dim, int) else operand
         for operand, dim in zip(operands, dims, strict=True)
     ]
-    function = untyped_jax.vmap(composite.function, in_axes=tuple(0 if mapped else None for mapped in held))
-    mapped = replace(composite, function=function, derivation=(*composite.derivation, ("vmap", held)))
+    function = untyped_jax.vmap(
+        composite.function, in_axes=tuple(0 if mapped else None for mapped in held)
+    )
+    mapped = replace(
+        composite, function=function, derivation=(*composite.derivation, ("vmap", held))
+    )
     results = operator_p.bind(*moved, composite=mapped)
+
     return results, [0] * len(results)
 
 

@@ -69,6 +69,12 @@ def rounds(op: OpNode, strategy: Strategy) -> int:
 
 def laid_out_bytes(op: OpNode, strategy: Strategy, mesh: DeviceMesh) -> int:
     """What is read and written to lay out messages and shards: lengthened ones, and what goes through an all-to-all."""
-    joined = {(e.tensor, e.axes) for e in lengthening(op, strategy, mesh) if e.hop is not None and e.hop.path == "line"}
-    copied = sum(strategy.ins[n].local_size(op.ins[n].shape, mesh) * op.ins[n].itemsize for n, _ in joined)
+    joined = {
+        (e.tensor, e.axes)
+        for e in lengthening(op, strategy, mesh)
+        if e.hop is not None and e.hop.path == "line"
+    }
+    copied = sum(
+        strategy.ins[n].local_size(op.ins[n].shape, mesh) * op.ins[n].itemsize for n, _ in joined
+    )
     return 2 * (copied + sum(e.size_bytes for e in strategy.exchanges if e.kind == "all_to_all"))

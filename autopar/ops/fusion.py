@@ -34,17 +34,20 @@ def other_names(graph: OpGraph) -> frozenset[int]:
 
     A result of the function is what it is made of; elsewhere what it is made of is the one that takes memory.
     """
-    uses, kept = uses_of(graph), materialised(graph)
+    uses = uses_of(graph)
+    kept = materialised(graph)
     inputs, results = ({tensor.id for tensor in side} for side in (graph.inputs, graph.outputs))
     found: set[int] = set()
     for op in graph.ops:
         if op.kind not in BORDERS or op.ins[0].id not in kept:
             continue
-        (before,), (after,) = op.ins, op.outs
+        (before,) = op.ins
+        (after,) = op.outs
         if after.id not in results:
             found.add(after.id)
         elif before.id not in inputs | results and len(uses[before.id]) == 1:
             found.add(before.id)
+
     return frozenset(found)
 
 
@@ -61,11 +64,14 @@ def _fusion(graph: OpGraph) -> tuple[frozenset[int], tuple[int, ...]]:
             readers = [use.op for use in mine if use.op is not None and reads[use.op]]
             into = {loop[reader] for reader in readers}
             region = graph.original(op).region
-            is_near = len(mine) == 1 or all(graph.ops[reader].region == region for reader in readers)
+            is_near = len(mine) == 1 or all(
+                graph.ops[reader].region == region for reader in readers
+            )
             if len(readers) != len(mine) or len(into) != 1 or not is_near:
                 found.add(tensor.id)
             elif len(op.outs) == 1:
                 (loop[op.id],) = into
+
     return frozenset(found), tuple(loop)
 
 
@@ -76,14 +82,19 @@ def written_out(graph: OpGraph) -> frozenset[int]:
     They are views to whoever computes in a loop, which takes the elements it wants from the operand; products, scatters
     and whatever else is no such loop read an array, and so does the caller.
     """
-    uses, kept = uses_of(graph), materialised(graph)
+    uses = uses_of(graph)
+    kept = materialised(graph)
+
     return frozenset(
         op.id
         for op in graph.ops
         if traits_of(op.kind).rearranges == "repeats"
         and op.outs[0].id in kept
         and op.outs[0].size_bytes > sum(tensor.size_bytes for tensor in op.ins)
-        and any(use.op is None or not reads_fused(graph.ops[use.op]) for use in uses.get(op.outs[0].id, ()))
+        and any(
+            use.op is None or not reads_fused(graph.ops[use.op])
+            for use in uses.get(op.outs[0].id, ())
+        )
     )
 
 
@@ -97,28 +108,42 @@ def recomputed(graph: OpGraph) -> frozenset[int]:
     the two is enough; so is one of what is dear to compute and what is chosen of it by a mask.
     """
     found: set[int] = set()
-    every, kept = uses_of(graph), materialised(graph)
+    every = uses_of(graph)
+    kept = materialised(graph)
     makers = {tensor.id: op for op in graph.ops for tensor in op.outs}
     for tensor, op in makers.items():
         uses = every.get(tensor, ())
         if len(uses) < 2 or not is_fusible(op) or traits_of(op.kind).is_costly:
             continue
-        if traits_of(op.kind).rearranges == "reshapes" and op.ins[0].id in kept and op.ins[0].id not in found:
+        if (
+            traits_of(op.kind).rearranges == "reshapes"
+            and op.ins[0].id in kept
+            and op.ins[0].id not in found
+        ):
             continue
         varied = _varied(op, makers)
-        if len(varied) == 1 and varied[0].id not in kept and traits_of(makers[varied[0].id].kind).is_dear:
+        if (
+            len(varied) == 1
+            and varied[0].id not in kept
+            and traits_of(makers[varied[0].id].kind).is_dear
+        ):
             continue
         readers = [graph.ops[use.op] for use in uses if use.op is not None]
         held = op.recomputes is None and any(reader.recomputes is not None for reader in readers)
         if len(readers) == len(uses) and not held and all(map(reads_fused, readers)):
             found.add(tensor)
+
     return frozenset(found)
 
 
 def _varied(op: OpNode, makers: Mapping[int, OpNode]) -> list[TensorInfo]:
     """The operands that are more than something small, repeated."""
     made = [(tensor, makers.get(tensor.id)) for tensor in op.ins if tensor.literal is None]
-    return [tensor for tensor, maker in made if maker is None or traits_of(maker.kind).rearranges != "repeats"]
+    return [
+        tensor
+        for tensor, maker in made
+        if maker is None or traits_of(maker.kind).rearranges != "repeats"
+    ]
 
 
 def _uses_without_recomputation(graph: OpGraph) -> Mapping[int, tuple[Use, ...]]:
@@ -129,22 +154,38 @@ def _uses_without_recomputation(graph: OpGraph) -> Mapping[int, tuple[Use, ...]]
     uses = uses_of(graph)
     if all(op.recomputes is None for op in graph.ops):
         return uses
+
     first = first_made(graph)
     found: dict[int, list[Use]] = {}
     for tensor, mine in uses.items():
-        own = [use for use in mine if use.op is None or graph.ops[use.op].recomputes in (None, use.op)]
+        own = [
+            use for use in mine if use.op is None or graph.ops[use.op].recomputes in (None, use.op)
+        ]
         found.setdefault(first.get(tensor, tensor), []).extend(own)
-    return {tensor: tuple(found.get(first.get(tensor, tensor), ())) for tensor in (*uses, *first, *first.values())}
+
+    return {
+        tensor: tuple(found.get(first.get(tensor, tensor), ()))
+        for tensor in (*uses, *first, *first.values())
+    }
 
 
 @once_per_graph
 def first_made(graph: OpGraph) -> Mapping[int, int]:
     """For every result that is computed anew, by its id: the result that it stands for."""
     twins = [op for op in graph.ops if op.recomputes is not None]
-    return {new.id: old.id for op in twins for old, new in zip(graph.original(op).outs, op.outs, strict=True)}
+    return {
+        new.id: old.id
+        for op in twins
+        for old, new in zip(graph.original(op).outs, op.outs, strict=True)
+    }
 
 
 def _unstacked(graph: OpGraph) -> set[int]:
     """The ids of what a loop's body computes anew for others: it was stacked otherwise, so it was written."""
-    in_loops = {t.id for op in graph.ops if op.recomputes is not None and op.region is not None for t in op.outs}
+    in_loops = {
+        t.id
+        for op in graph.ops
+        if op.recomputes is not None and op.region is not None
+        for t in op.outs
+    }
     return in_loops.intersection(t.id for op in graph.ops if op.recomputes is None for t in op.ins)

@@ -13,7 +13,9 @@ from autopar.core.graph import OpNode
 
 Number = TypeVar("Number", float, NDArray[np.float64])
 """Of one strategy, or one for each of several."""
-_SCATTERS = frozenset({"scatter", *(f"scatter-{kind}" for kind in ("add", "sub", "mul", "min", "max"))})
+_SCATTERS = frozenset(
+    {"scatter", *(f"scatter-{kind}" for kind in ("add", "sub", "mul", "min", "max"))}
+)
 _INDICES = 1
 _MOVED = 2
 """Where these stand among operands and results: a gather has two operands, a scatter's updates are its third."""
@@ -31,6 +33,9 @@ def picked_runs(op: OpNode, parts: Sequence[Number]) -> tuple[Number, Number] | 
     """
     if op.kind != "gather" and op.kind not in _SCATTERS:
         return None
-    indices, moved = op.ins[_INDICES], (*op.ins, *op.outs)[_MOVED]
+    indices = op.ins[_INDICES]
+    moved = (*op.ins, *op.outs)[_MOVED]
     count = prod(indices.shape[:-1])
-    return count / parts[_INDICES], moved.size_bytes / max(1, count) * parts[_INDICES] / parts[_MOVED]
+    return count / parts[_INDICES], moved.size_bytes / max(1, count) * parts[_INDICES] / parts[
+        _MOVED
+    ]

@@ -31,7 +31,9 @@ def rate_kind(op: OpNode) -> str:
 def _convolution(op: OpNode) -> str:
     """The kind of a convolution: as people write it, or one of its gradients."""
     dims: dict[str, tuple[int, ...]] = op.params["dimension_numbers"]
-    lhs, rhs, out = dims["lhs_spec"], dims["rhs_spec"], dims["out_spec"]
+    lhs = dims["lhs_spec"]
+    rhs = dims["rhs_spec"]
+    out = dims["out_spec"]
     places = prod(op.outs[0].shape[d] for d in out[2:])
     if prod(op.ins[1].shape[d] for d in rhs[2:]) > places:
         return f"{op.kind}:window"

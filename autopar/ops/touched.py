@@ -23,7 +23,8 @@ def touched(graph: OpGraph, op: OpNode) -> tuple[float, ...]:
     if traits_of(op.kind).touches == "slice":
         shares[0] = min(1.0, _share(op.outs[0], op.ins[0]))
     if is_in_place(graph, op):
-        shares[0], shares[len(op.ins)] = 0.0, _share(op.ins[1], op.outs[0])
+        shares[0] = 0.0
+        shares[len(op.ins)] = _share(op.ins[1], op.outs[0])
     return tuple(shares)
 
 
@@ -37,13 +38,19 @@ def is_in_place(graph: OpGraph, op: OpNode) -> bool:
 
     Of what is a view, such as zeros, the result is written whole.
     """
-    return op.kind == "dynamic_update_slice" and op.id in updates(graph) and not _is_view(graph, op.ins[0])
+    return (
+        op.kind == "dynamic_update_slice"
+        and op.id in updates(graph)
+        and not _is_view(graph, op.ins[0])
+    )
 
 
 def _is_view(graph: OpGraph, tensor: TensorInfo) -> bool:
     """Whether nothing was written for it."""
     producer = graph.producers.get(tensor.id)
-    return producer is not None and traits_of(producer.kind).is_view and producer.kind not in BOUNDARY
+    return (
+        producer is not None and traits_of(producer.kind).is_view and producer.kind not in BOUNDARY
+    )
 
 
 def _share(part: TensorInfo, whole: TensorInfo) -> float:

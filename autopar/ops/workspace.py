@@ -28,7 +28,11 @@ def workspace_bytes(op: OpNode, in_bytes: Sequence[int]) -> int:
         return len(op.ins[0].shape) * sum(in_bytes)
     if op.body is not None:
         whole = sum(tensor.size_bytes for tensor in op.ins)
-        return int(_body_peak_bytes(op.body) * sum(in_bytes) / whole) if whole else _body_peak_bytes(op.body)
+        return (
+            int(_body_peak_bytes(op.body) * sum(in_bytes) / whole)
+            if whole
+            else _body_peak_bytes(op.body)
+        )
     return 0
 
 
@@ -40,20 +44,27 @@ def beside_bytes(op: OpNode, strategy: Strategy, mesh: DeviceMesh, read: Sequenc
     """
     if not strategy.exchanges and op.body is None and op.kind not in _WITH_WORKSPACE:
         return 0
+
     placed = zip(op.ins, strategy.ins, read, strict=True)
-    sizes = [placement.local_size(t.shape, mesh) * t.itemsize * is_read for t, placement, is_read in placed]
+    sizes = [
+        placement.local_size(t.shape, mesh) * t.itemsize * is_read
+        for t, placement, is_read in placed
+    ]
     lengthened = {
         (op.ins[e.tensor].id, strategy.ins[e.tensor], e.axes): sizes[e.tensor]
         for e in lengthening(op, strategy, mesh)
         if e.tensor < len(sizes)
     }
-    return workspace_bytes(op, sizes) + sum(lengthened.values()) + sent_bytes(op, strategy.exchanges)
+    return (
+        workspace_bytes(op, sizes) + sum(lengthened.values()) + sent_bytes(op, strategy.exchanges)
+    )
 
 
 @lru_cache(maxsize=1024)
 def _body_peak_bytes(body: OpGraph) -> int:
     """The most bytes that tensors within the body take at once, run whole: without its inputs and outputs."""
-    uses, in_memory = uses_of(body), materialised(body)
+    uses = uses_of(body)
+    in_memory = materialised(body)
     boundary = {tensor.id for tensor in (*body.inputs, *body.outputs)}
     change = [0] * (len(body.ops) + 1)
     for op in body.ops:
@@ -62,8 +73,10 @@ def _body_peak_bytes(body: OpGraph) -> int:
                 last = uses[tensor.id][-1].time if tensor.id in uses else op.id
                 change[op.id] += tensor.size_bytes
                 change[last + 1] -= tensor.size_bytes
+
     peak = live = 0
     for step in change:
         live += step
         peak = max(peak, live)
+
     return peak

@@ -46,7 +46,10 @@ class Blocks:
             return
         members = self.open(region).members
         if isinstance(instruction, Compute) and instruction.op.kind in ENTERING:
-            members.insert(sum(isinstance(member, Compute) and _enters(member) for member in members), instruction)
+            members.insert(
+                sum(isinstance(member, Compute) and _enters(member) for member in members),
+                instruction,
+            )
         else:
             members.append(instruction)
 
@@ -58,7 +61,9 @@ class Blocks:
         if block is None:
             members.append(instruction)
         else:
-            members.insert(next(n for n in reversed(range(len(members))) if members[n] is block), instruction)
+            members.insert(
+                next(n for n in reversed(range(len(members))) if members[n] is block), instruction
+            )
 
     def open(self, region: int | None) -> Block:
         """The block of `region`, opened if it was not."""

@@ -62,23 +62,30 @@ class FuseCollectives:
             state.enter(None)  # a region that comes last ends before the buckets outside it
             state.flush_for(tuple(state.pending))
             rest = waiting
+
         return program.with_instructions(tuple(state.done))
 
     def fused(self, moves: list[Move]) -> Move:
         """The bucket of `moves` as one move, of the role that most of its bytes have."""
         if len(moves) == 1:
             return moves[0]
-        kind, axes, sizes = moves[0].kind, moves[0].axes, [move.size_bytes for move in moves]
+
+        kind = moves[0].kind
+        axes = moves[0].axes
+        sizes = [move.size_bytes for move in moves]
         size = sum(sizes)
         roles: Counter[Role] = Counter()
         for move in moves:
             roles[move.role] += move.size_bytes
+
         return moves[0]._replace(
             ins=tuple(v for move in moves for v in move.ins),
             outs=tuple(v for move in moves for v in move.outs),
             dim=None,
             size_bytes=size,
-            time_s=self.price(kind, axes, size) + sum(map(self._beside, moves)) + self.pack(kind, axes, sizes),
+            time_s=self.price(kind, axes, size)
+            + sum(map(self._beside, moves))
+            + self.pack(kind, axes, sizes),
             role=max(roles, key=lambda role: roles[role]),
             source=", ".join(dict.fromkeys(move.source for move in moves)),
             reason=f"bucket of {len(moves)} {kind.replace('_', '-')}s",
@@ -94,11 +101,18 @@ def _early(program: ShardedProgram) -> ShardedProgram:
 
     Not scatters: the Problem counts what they read as held until they are asked for, and must not count too much.
     """
-    sums = [i for i in program.instructions if isinstance(i, Move) and i.kind == "all_reduce" and len(i.ins) == 1]
+    sums = [
+        i
+        for i in program.instructions
+        if isinstance(i, Move) and i.kind == "all_reduce" and len(i.ins) == 1
+    ]
     if not sums:
         return program
+
     summed = {i.ins[0] for i in sums}
-    made_in = {v: i.region for i in program.instructions if not summed.isdisjoint(i.outs) for v in i.outs}
+    made_in = {
+        v: i.region for i in program.instructions if not summed.isdisjoint(i.outs) for v in i.outs
+    }
     reductions = {i.ins[0]: i for i in sums if made_in.get(i.ins[0], -1) == i.region}
     moved = set(map(id, reductions.values()))
     done: list[Instruction] = []
@@ -110,6 +124,7 @@ def _early(program: ShardedProgram) -> ShardedProgram:
         while following:
             following = [reductions[v] for i in following for v in i.outs if v in reductions]
             done += following
+
     return program.with_instructions(tuple(done))
 
 
@@ -120,7 +135,9 @@ def _order(instruction: Instruction) -> tuple[int, ...]:
 
 def _reads(instruction: Instruction, values: set[int]) -> bool:
     """Whether the instruction reads one of `values`, or comes in order behind what makes it."""
-    return bool(values) and not (values.isdisjoint(instruction.ins) and values.isdisjoint(_order(instruction)))
+    return bool(values) and not (
+        values.isdisjoint(instruction.ins) and values.isdisjoint(_order(instruction))
+    )
 
 
 def _is_late(op: OpNode) -> bool:
@@ -132,6 +149,7 @@ def _units(program: ShardedProgram) -> list[tuple[Instruction, ...]]:
     """The instructions one by one, those of an outermost region together: a region is never torn apart."""
     if not program.regions:
         return [(instruction,) for instruction in program.instructions]
+
     outermost = _outermost(program)
 
     def unit(numbered: tuple[int, Instruction]) -> tuple[str, int]:
@@ -139,7 +157,10 @@ def _units(program: ShardedProgram) -> list[tuple[Instruction, ...]]:
         region = instruction.region
         return ("instruction", position) if region is None else ("region", outermost[region])
 
-    return [tuple(i for _, i in members) for _, members in groupby(enumerate(program.instructions), key=unit)]
+    return [
+        tuple(i for _, i in members)
+        for _, members in groupby(enumerate(program.instructions), key=unit)
+    ]
 
 
 def _outermost(program: ShardedProgram) -> dict[int, int]:
@@ -173,7 +194,11 @@ class _Buckets:
         if isinstance(instruction, Compute) and not _is_late(instruction.op):
             return False
         read = [(value, self.pending[value]) for value in instruction.ins if value in self.pending]
-        return any(move.role == "mirror" and value in move.outs for value, key in read for move in self.open[key])
+        return any(
+            move.role == "mirror" and value in move.outs
+            for value, key in read
+            for move in self.open[key]
+        )
 
     def run(self, instruction: Instruction) -> None:
         """Takes up the next instruction, after the buckets that it reads from."""
@@ -188,7 +213,9 @@ class _Buckets:
 
     def is_fused(self, move: Move) -> bool:
         """Whether the move goes into a bucket."""
-        return move.kind in REDUCTIONS or (move.kind == "all_gather" and not self.outputs.isdisjoint(move.outs))
+        return move.kind in REDUCTIONS or (
+            move.kind == "all_gather" and not self.outputs.isdisjoint(move.outs)
+        )
 
     def add(self, move: Move) -> None:
         value = self.program.values[move.ins[0]]

@@ -8,7 +8,16 @@ from dataclasses import dataclass
 from autopar.core.graph import TensorInfo
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement
-from autopar.core.program import REDUCTIONS, Compute, Convert, Instruction, Move, Role, ShardedProgram, Value
+from autopar.core.program import (
+    REDUCTIONS,
+    Compute,
+    Convert,
+    Instruction,
+    Move,
+    Role,
+    ShardedProgram,
+    Value,
+)
 from autopar.ops.traits import is_fusible
 from autopar.redistribute.collective import size_bytes
 from autopar.redistribute.route import Router
@@ -58,18 +67,33 @@ class InsertRedistribution:
         known: dict[tuple[object, ...], tuple[_PricedStep, ...]],
         router: Router,
     ) -> list[Move]:
-        source, target = program.values[convert.before], program.values[convert.after]
+        source = program.values[convert.before]
+        target = program.values[convert.after]
         tensor = source.tensor
-        key = (tensor.shape, tensor.itemsize, id(source.placement), id(target.placement), id(router))
+        key = (
+            tensor.shape,
+            tensor.itemsize,
+            id(source.placement),
+            id(target.placement),
+            id(router),
+        )
         if key not in known:
-            known[key] = self._route(router, tensor, source.placement, target.placement, program.mesh)
+            known[key] = self._route(
+                router, tensor, source.placement, target.placement, program.mesh
+            )
+
         route = known[key]
         moves: list[Move] = []
         before = convert.before
         for position, priced in enumerate(route):
-            after = convert.after if position == len(route) - 1 else _new_value(values, before, priced.step)
+            after = (
+                convert.after
+                if position == len(route) - 1
+                else _new_value(values, before, priced.step)
+            )
             moves.append(_move(convert, priced, before, after))
             before = after
+
         return moves
 
     def _router(self, program: ShardedProgram, convert: Convert, fused: frozenset[int]) -> Router:
@@ -80,9 +104,15 @@ class InsertRedistribution:
         return router.fused if convert.after in fused else router
 
     def _route(
-        self, router: Router, tensor: TensorInfo, source: Placement, target: Placement, mesh: DeviceMesh
+        self,
+        router: Router,
+        tensor: TensorInfo,
+        source: Placement,
+        target: Placement,
+        mesh: DeviceMesh,
     ) -> tuple[_PricedStep, ...]:
-        shape, itemsize = tensor.shape, tensor.itemsize
+        shape = tensor.shape
+        itemsize = tensor.itemsize
         price = self.router if router is self.router.of(tensor).shared else router
         return tuple(
             _PricedStep(
@@ -97,6 +127,7 @@ class InsertRedistribution:
 
 def _move(convert: Convert, priced: _PricedStep, before: int, after: int) -> Move:
     step = priced.step
+
     return Move(
         step.kind,
         step.axes,
@@ -115,7 +146,8 @@ def _move(convert: Convert, priced: _PricedStep, before: int, after: int) -> Mov
 
 def _fused(program: ShardedProgram) -> frozenset[int]:
     """The values that Converts make of which all readers do what is local in their loops."""
-    users, found = users_of(program), set[int]()
+    users = users_of(program)
+    found = set[int]()
     for convert in reversed([i for i in program.instructions if isinstance(i, Convert)]):
         readers = [program.instructions[position] for position in users.get(convert.after, ())]
         in_loops = all(_in_loop(convert, reader, found) for reader in readers)
@@ -129,7 +161,9 @@ def _in_loop(convert: Convert, reader: Instruction, fused: Collection[int]) -> b
     if reader.region != convert.region:
         return False
     return (
-        reader.after in fused if isinstance(reader, Convert) else isinstance(reader, Compute) and is_fusible(reader.op)
+        reader.after in fused
+        if isinstance(reader, Convert)
+        else isinstance(reader, Compute) and is_fusible(reader.op)
     )
 
 

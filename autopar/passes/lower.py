@@ -43,7 +43,9 @@ class _Lowering:
     placed: list[int] = field(default_factory=list[int])
     numbers: dict[Placement, int] = field(default_factory=dict[Placement, int])
     by_id: dict[int, int] = field(default_factory=dict[int, int])
-    sides: dict[int, tuple[list[int], list[int]]] = field(default_factory=dict[int, tuple[list[int], list[int]]])
+    sides: dict[int, tuple[list[int], list[int]]] = field(
+        default_factory=dict[int, tuple[list[int], list[int]]]
+    )
     made: dict[int, int] = field(default_factory=dict[int, int])
     copied: dict[int, int] = field(default_factory=dict[int, int])
     shared: dict[tuple[object, ...], int] = field(default_factory=dict[tuple[object, ...], int])
@@ -54,14 +56,17 @@ class _Lowering:
         self.by_op = self.flow.by_op
 
     def program(self) -> ShardedProgram:
-        graph, stage = self.graph, self.stage
+        graph = self.graph
+        stage = self.stage
         for tensor, placement in zip(graph.inputs, stage.inputs, strict=True):
             self.made[tensor.id] = self._value(tensor, placement, self._number(placement), None)
+
         inputs = tuple(self.made[tensor.id] for tensor in graph.inputs)
         starting: dict[int, list[Copy]] = {}
         for copy in self.flow.copies:
             if not copy.stored:
                 starting.setdefault(copy.start, []).append(copy)
+
         stored = {copy.tensor.id: copy for copy in self.flow.copies if copy.stored}
         for op, strategy in zip(graph.ops, stage.strategies, strict=True):
             if op.id in starting:
@@ -71,6 +76,7 @@ class _Lowering:
             for tensor in op.outs:
                 if tensor.id in stored:
                     self._copy(stored[tensor.id], op, stored[tensor.id].region)
+
         outputs = tuple(self._output(position) for position in range(len(graph.outputs)))
         instructions = tuple(self.blocks.root.flat())
         return ShardedProgram(stage.mesh, self.values, inputs, outputs, instructions, graph.regions)
@@ -78,15 +84,22 @@ class _Lowering:
     def _number(self, placement: Placement) -> int:
         known = self.by_id.get(id(placement))
         if known is None:
-            known = self.by_id[id(placement)] = self.numbers.setdefault(placement, len(self.numbers))
+            known = self.by_id[id(placement)] = self.numbers.setdefault(
+                placement, len(self.numbers)
+            )
         return known
 
     def _sides(self, strategy: Strategy) -> tuple[list[int], list[int]]:
-        ins, outs = ([self._number(placement) for placement in side] for side in (strategy.ins, strategy.outs))
+        ins, outs = (
+            [self._number(placement) for placement in side]
+            for side in (strategy.ins, strategy.outs)
+        )
         self.sides[id(strategy)] = ins, outs
         return ins, outs
 
-    def _value(self, tensor: TensorInfo, placement: Placement, number: int, region: int | None) -> int:
+    def _value(
+        self, tensor: TensorInfo, placement: Placement, number: int, region: int | None
+    ) -> int:
         value = len(self.placed)
         self.values[value] = Value(value, tensor, placement)
         self.placed.append(number)
@@ -100,7 +113,11 @@ class _Lowering:
 
     def _stands_in(self, op: OpNode, position: int) -> int | None:
         """The region before whose instructions, or among them, operand `position` must be ready."""
-        return op.region if op.kind in ENTERING else self.graph.tree.reads_in(op.kind, op.region, position)
+        return (
+            op.region
+            if op.kind in ENTERING
+            else self.graph.tree.reads_in(op.kind, op.region, position)
+        )
 
     def _operand(self, op: OpNode, position: int, value: int, placement: Placement) -> int:
         """`value` in the `placement` in which `op` wants it."""
@@ -109,7 +126,12 @@ class _Lowering:
         return self._convert(value, placement, op, site, self._stands_in(op, position))
 
     def _convert(
-        self, value: int, placement: Placement, op: OpNode | None, site: int | None, before_block: int | None
+        self,
+        value: int,
+        placement: Placement,
+        op: OpNode | None,
+        site: int | None,
+        before_block: int | None,
     ) -> int:
         """`value` in `placement`, converted in region `site`, for `op`: before the block that holds `before_block`."""
         number = self._number(placement)
@@ -131,14 +153,18 @@ class _Lowering:
 
     def _compute(self, op: OpNode, strategy: Strategy) -> None:
         wanted, left = self.sides.get(id(strategy)) or self._sides(strategy)
-        made, placed, region = self.made, self.placed, op.region
+        made = self.made
+        placed = self.placed
+        region = op.region
         ins = [made.get(tensor.id, -1) for tensor in op.ins]
         copies = self.by_op.get(op.id, _NO_COPIES)
         if copies:
             for position, copy in copies.items():
                 ins[position] = self.copied[copy]
+
         if -1 in ins or [placed[value] for value in ins] != wanted:
             ins = self._operands(op, strategy, copies)
+
         made_in = None if region is None else self.graph.tree.made_in(op.kind, region)
         first = len(placed)
         if len(op.outs) == 1 == len(left):
@@ -148,6 +174,7 @@ class _Lowering:
             for tensor, placement, number in zip(op.outs, strategy.outs, left, strict=True):
                 made[tensor.id] = self._value(tensor, placement, number, made_in)
             outs = tuple(range(first, len(placed)))
+
         self.blocks.append(Compute(op, strategy, tuple(ins), outs), region)
 
     def _operands(self, op: OpNode, strategy: Strategy, copies: Mapping[int, int]) -> list[int]:

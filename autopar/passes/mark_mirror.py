@@ -29,4 +29,6 @@ class MarkMirror:
             tensors = [program.values[v].tensor.id for v in move.ins]
             return move._replace(role="mirror") if found.issuperset(tensors) else move
 
-        return program.with_instructions(tuple([mark(i) if isinstance(i, Move) else i for i in program.instructions]))
+        return program.with_instructions(
+            tuple([mark(i) if isinstance(i, Move) else i for i in program.instructions])
+        )

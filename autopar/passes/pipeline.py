@@ -36,7 +36,9 @@ class Pass(Protocol):
         ...
 
 
-def passes(graph: OpGraph, router: Router, price: StepPrice, pack: PackPrice = no_pack) -> tuple[Pass, ...]:
+def passes(
+    graph: OpGraph, router: Router, price: StepPrice, pack: PackPrice = no_pack
+) -> tuple[Pass, ...]:
     """The passes of every plan, in order."""
     return (
         InsertRedistribution(router, waiting(graph)),
@@ -48,14 +50,20 @@ def passes(graph: OpGraph, router: Router, price: StepPrice, pack: PackPrice = n
 
 
 def program_states(
-    graph: OpGraph, flow: Dataflow, stage: Stage, router: Router, price: StepPrice, pack: PackPrice = no_pack
+    graph: OpGraph,
+    flow: Dataflow,
+    stage: Stage,
+    router: Router,
+    price: StepPrice,
+    pack: PackPrice = no_pack,
 ) -> tuple[tuple[str, ShardedProgram], ...]:
     """The program of `stage` after lowering and after every pass, with the pass's name; each verified."""
     program = lower(graph, flow, stage)
     _verify("lower", program)
     states = [("lower", program)]
     for step in passes(graph, router, price, pack):
-        before, program = program, step.apply(program)
+        before = program
+        program = step.apply(program)
         _verify(step.name, program, before)
         states.append((step.name, program))
     return tuple(states)
@@ -69,7 +77,12 @@ def _verify(name: str, program: ShardedProgram, before: ShardedProgram | None = 
 
 
 def build_program(
-    graph: OpGraph, flow: Dataflow, stage: Stage, router: Router, price: StepPrice, pack: PackPrice = no_pack
+    graph: OpGraph,
+    flow: Dataflow,
+    stage: Stage,
+    router: Router,
+    price: StepPrice,
+    pack: PackPrice = no_pack,
 ) -> ShardedProgram:
     """The program of `stage` as it runs, verified.
 
@@ -98,4 +111,6 @@ def write_dump(directory: Path, states: Sequence[tuple[str, object]]) -> None:
         for number, (name, state) in enumerate(states):
             (directory / f"{number:02d}_{name}.txt").write_text(f"{state}\n")
     except OSError as error:
-        raise InvalidOption(f"the dump cannot be written to {directory}: {error}. Choose another directory.") from error
+        raise InvalidOption(
+            f"the dump cannot be written to {directory}: {error}. Choose another directory."
+        ) from error

@@ -20,7 +20,8 @@ class PriceExchanges:
     def apply(self, program: ShardedProgram) -> ShardedProgram:
         """`program` with the exchanges of its operators listed."""
         listed: list[Instruction] = [
-            self._listed(i) if isinstance(i, Compute) and i.strategy.exchanges else i for i in program.instructions
+            self._listed(i) if isinstance(i, Compute) and i.strategy.exchanges else i
+            for i in program.instructions
         ]
         return program.with_instructions(tuple(listed))
 
@@ -32,6 +33,7 @@ class PriceExchanges:
         value = (*compute.ins, *compute.outs)[exchange.tensor]
         named = compute.op.params.get("primitive") if compute.op.kind in COLLECTIVES else None
         where = f" to the {exchange.hop}" if exchange.hop in (NEXT, PREVIOUS) else ""
+
         return Move(
             exchange.kind,
             exchange.axes,

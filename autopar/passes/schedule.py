@@ -61,7 +61,10 @@ class StepSchedule:
 
 
 def schedule(
-    program: ShardedProgram, op_cost: OpCost, overlap: Overlap | None, held_bytes: Sequence[int] = ()
+    program: ShardedProgram,
+    op_cost: OpCost,
+    overlap: Overlap | None,
+    held_bytes: Sequence[int] = (),
 ) -> StepSchedule:
     """The step that `program` is on one device, on two streams: all devices do the same at once.
 
@@ -113,10 +116,13 @@ class _Block:
             return start_s + shown * time_s
 
         events = tuple(
-            e._replace(start_s=then(e.start_s), end_s=then(e.end_s), weight_s=share * e.weight_s) for e in self.events
+            e._replace(start_s=then(e.start_s), end_s=then(e.end_s), weight_s=share * e.weight_s)
+            for e in self.events
         )
         spans = tuple(s._replace(start_s=then(s.start_s), end_s=then(s.end_s)) for s in self.spans)
-        return _Block(events, spans, self.time_s, (share * self.slowed_s[0], share * self.slowed_s[1]))
+        return _Block(
+            events, spans, self.time_s, (share * self.slowed_s[0], share * self.slowed_s[1])
+        )
 
 
 class _Unit(NamedTuple):
@@ -162,12 +168,15 @@ class _Maker:
         """What runs at these positions, which are all of `region`."""
         units = list(self._units(positions, region))
         moves = [
-            n for n, unit in enumerate(units) if isinstance(unit.instruction, Move) and unit.instruction.is_collective
+            n
+            for n, unit in enumerate(units)
+            if isinstance(unit.instruction, Move) and unit.instruction.is_collective
         ]
         if self.overlap is not None and self.free.size:
             windows = self._open_windows(units, moves)
         else:
             windows = {n: _Window(n, n + 1) for n in moves}
+
         pieces = list(self._pieces(units))
         timing = simulate(_items(units, windows, pieces), self.overlap)
         return self._timed(units, pieces, timing)
@@ -178,7 +187,10 @@ class _Maker:
                 one = self._at(n)
                 yield _Unit(n, n + 1, one.ins, one.outs, one)
             return
-        for inner, group in groupby(positions, key=lambda n: self._inner(self._at(n).region, region)):
+
+        for inner, group in groupby(
+            positions, key=lambda n: self._inner(self._at(n).region, region)
+        ):
             members = list(group)
             if inner is None:
                 for n in members:
@@ -186,8 +198,12 @@ class _Maker:
                     yield _Unit(n, n + 1, one.ins, one.outs, one)
             else:
                 span = range(members[0], members[-1] + 1)
-                reads, makes = (tuple({v for n in span for v in side(self._at(n))}) for side in (_ins, _outs))
-                yield _Unit(span.start, span.stop, reads, makes, region=inner, inner=self.block(span, inner))
+                reads, makes = (
+                    tuple({v for n in span for v in side(self._at(n))}) for side in (_ins, _outs)
+                )
+                yield _Unit(
+                    span.start, span.stop, reads, makes, region=inner, inner=self.block(span, inner)
+                )
 
     def _at(self, position: int) -> Timed:
         instruction = self.program.instructions[position]
@@ -196,7 +212,8 @@ class _Maker:
 
     def _inner(self, region: int | None, around: int | None) -> int | None:
         """The outermost region inside `around` that `region` lies in; rematerialised blocks do not count."""
-        tree, found = self.program.tree, None
+        tree = self.program.tree
+        found = None
         for outer in tree.path(region):
             if outer == around:
                 break
@@ -210,17 +227,24 @@ class _Maker:
         Regions that communicate are no bounds here: they take both streams, so nothing passes them.
         """
         read = {v for n in moves for v in units[n].reads}
-        made = {v: n for n, unit in enumerate(units) if not read.isdisjoint(unit.makes) for v in unit.makes}
+        made = {
+            v: n
+            for n, unit in enumerate(units)
+            if not read.isdisjoint(unit.makes)
+            for v in unit.makes
+        }
         awaited = {v for n in moves for v in units[n].makes}
         needed: dict[int, int] = {}
         for n in range(len(units) - 1, -1, -1):
             if not awaited.isdisjoint(units[n].reads):
                 needed.update(dict.fromkeys(units[n].reads, n))
+
         found: dict[int, _Window] = {}
         for n in moves:
             ready = 1 + max([-1, *(made.get(v, -1) for v in units[n].reads)])
             first = min([len(units), *(needed.get(v, len(units)) for v in units[n].makes)])
             found[n] = _Window(self._ahead(units, n, ready), self._behind(units, n, first))
+
         return found
 
     def _ahead(self, units: Sequence[_Unit], number: int, ready: int) -> int:
@@ -267,7 +291,9 @@ class _Maker:
                 for move in behind:
                     yield _Piece(number, move, True, move.time_s)
             elif unit.inner is not None and unit.region is not None:
-                yield _Piece(number, None, False, unit.inner.time_s * self.program.tree[unit.region].trips)
+                yield _Piece(
+                    number, None, False, unit.inner.time_s * self.program.tree[unit.region].trips
+                )
 
     def _timed(self, units: Sequence[_Unit], pieces: Sequence[_Piece], timing: Timing) -> _Block:
         events: list[Event] = []
@@ -275,10 +301,16 @@ class _Maker:
         slowed = timing.slowed_s
         tree = self.program.tree
         times = zip(timing.starts_s, timing.ends_s, timing.weights_s, strict=True)
-        for (number, one, communicates, time_s), (start, end, weight) in zip(pieces, times, strict=True):
+        for (number, one, communicates, time_s), (start, end, weight) in zip(
+            pieces, times, strict=True
+        ):
             if one is not None:
                 region = one.region
-                events.append(Event(one, communicates, start, end, time_s, tree.weight(region), weight, region))
+                events.append(
+                    Event(
+                        one, communicates, start, end, time_s, tree.weight(region), weight, region
+                    )
+                )
                 continue
             unit = units[number]
             assert unit.inner is not None
@@ -289,6 +321,7 @@ class _Maker:
             events += moved.events
             spans += moved.spans
             slowed = slowed[0] + moved.slowed_s[0], slowed[1] + moved.slowed_s[1]
+
         return _Block(tuple(events), tuple(spans), timing.makespan_s, slowed)
 
 
@@ -304,16 +337,20 @@ class _Piece(NamedTuple):
 def _items(units: Sequence[_Unit], windows: Windows, pieces: Sequence[_Piece]) -> list[Item]:
     """The pieces as items of the simulation, each after what it waits for on the other stream."""
     computed: list[int] = []  # for each unit, the last item of computing in those before it
-    needed = [-1] * (len(units) + 1)  # for each unit, the last collective that has to have ended before it
+    # for each unit, the last collective that has to have ended before it
+    needed = [-1] * (len(units) + 1)
     items: list[Item] = []
-    awaited, computing = -1, -1
+    awaited = -1
+    computing = -1
     for position, (n, one, communicates, time_s) in enumerate(pieces):
         if n == len(computed):
             computed.append(computing)
             awaited = max(awaited, needed[n])
         if not communicates:
             is_barrier = one is None and units[n].is_barrier
-            items.append(Item("both", time_s) if is_barrier else Item("computation", time_s, awaited))
+            items.append(
+                Item("both", time_s) if is_barrier else Item("computation", time_s, awaited)
+            )
             computing = position
             continue
         window = windows.get(n)
@@ -323,6 +360,7 @@ def _items(units: Sequence[_Unit], windows: Windows, pieces: Sequence[_Piece]) -
         else:
             items.append(Item("communication", time_s, computed[window.issued]))
             needed[window.needed] = position
+
     return items
 
 

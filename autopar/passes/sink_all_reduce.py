@@ -25,7 +25,8 @@ def scales(op: OpNode, position: int) -> bool:
     """
     if not traits_of(op.kind).is_scaling or op.phase == "update":
         return False
-    held, (made,) = op.ins[position], op.outs
+    held = op.ins[position]
+    (made,) = op.outs
     if (held.shape, held.dtype) != (made.shape, made.dtype):
         return False
     by = [tensor.root for n, tensor in enumerate(op.ins) if n != position]
@@ -49,6 +50,7 @@ class SinkAllReduce:
         readers = _readers_of_sums(program)
         if not readers:
             return program
+
         products = _products(program)
         values = dict(program.values)
         sunk: dict[int, Move] = {}
@@ -65,6 +67,7 @@ class SinkAllReduce:
                 sunk[waiting.outs[0]] = waiting
             else:
                 done.append(waiting)
+
         return program.with_instructions(tuple(done), values)
 
 
@@ -84,6 +87,7 @@ def _readers_of_sums(program: ShardedProgram) -> dict[int, list[Instruction]]:
             is_sum = reads and isinstance(instruction, Compute) and passes_sums(instruction.op)
         if is_sum:
             readers.update((value, []) for value in instruction.outs if value not in kept)
+
     return readers
 
 
@@ -96,43 +100,62 @@ def _products(program: ShardedProgram) -> frozenset[int]:
         and traits_of(instruction.op.kind).is_contraction
         and instruction.op.outs[0].ndim == 2
     }
-    reads = Counter(value for instruction in program.instructions for value in instruction.ins if value in made)
+    reads = Counter(
+        value for instruction in program.instructions for value in instruction.ins if value in made
+    )
     return frozenset(value for value in made.difference(program.outputs) if reads[value] == 1)
 
 
 def _can_sink(
-    values: dict[int, Value], move: Move, readers: dict[int, list[Instruction]], products: frozenset[int]
+    values: dict[int, Value],
+    move: Move,
+    readers: dict[int, list[Instruction]],
+    products: frozenset[int],
 ) -> bool:
     """Whether `move` is a reduction whose only reader can come before it."""
     if move.kind not in REDUCTIONS or len(move.outs) != 1:
         return False
+
     (value,) = move.outs
     only = readers.get(value, [])
     if len(only) != 1 or not isinstance(only[0], Compute):
         return False
+
     if move.kind == "reduce_scatter":
         is_turned = move.ins[0] in products and only[0].op.kind == "transpose"
         return is_turned and only[0].region == move.region
+
     reader = only[0]
     if reader.region != move.region or is_rearrangement(reader.op):
         return reader.region == move.region
+
     others_whole = all(v == value or not values[v].placement.unreduced for v in reader.ins)
     is_sum = values[move.ins[0]].placement.kind == "sum"
     return is_sum and others_whole and scales(reader.op, reader.ins.index(value))
 
 
-def _swapped(mesh: DeviceMesh, values: dict[int, Value], move: Move, reader: Compute) -> tuple[Compute, Move]:
+def _swapped(
+    mesh: DeviceMesh, values: dict[int, Value], move: Move, reader: Compute
+) -> tuple[Compute, Move]:
     """The view or scaling of the unreduced value, then the reduction of its result."""
     before = values[move.ins[0]].placement
     (out,) = reader.outs
-    dims, strategy, dim = values[out].placement.dims, reader.strategy, move.dim
+    dims = values[out].placement.dims
+    strategy = reader.strategy
+    dim = move.dim
     if move.kind == "reduce_scatter":
         order: tuple[int, ...] = reader.op.params["permutation"]
-        dims, dim = tuple(before.dims[d] for d in order), order.index(move.dim or 0)
-        factors = tuple((name, tuple(a for a in axes if a not in move.axes)) for name, axes in strategy.factors)
-        strategy = replace(
-            strategy, factors=tuple(f for f in factors if f[1]), split=strategy.split // mesh.product(move.axes)
+        dims = tuple(before.dims[d] for d in order)
+        dim = order.index(move.dim or 0)
+        factors = tuple(
+            (name, tuple(a for a in axes if a not in move.axes)) for name, axes in strategy.factors
         )
+        strategy = replace(
+            strategy,
+            factors=tuple(f for f in factors if f[1]),
+            split=strategy.split // mesh.product(move.axes),
+        )
+
     after = Placement(dims, before.unreduced, before.kind)
     unreduced = Value(len(values), values[out].tensor, after)
     values[unreduced.id] = unreduced
@@ -143,5 +166,7 @@ def _swapped(mesh: DeviceMesh, values: dict[int, Value], move: Move, reader: Com
 
     factors = (*strategy.factors, ("+0", before.unreduced))
     strategy = Strategy(put(strategy.ins, before), (after,), factors, strategy.split)
-    compute = reader._replace(strategy=strategy, ins=put(reader.ins, move.ins[0]), outs=(unreduced.id,))
+    compute = reader._replace(
+        strategy=strategy, ins=put(reader.ins, move.ins[0]), outs=(unreduced.id,)
+    )
     return compute, move._replace(ins=(unreduced.id,), outs=reader.outs, dim=dim)

@@ -11,7 +11,16 @@ from autopar.core.graph import TensorInfo
 from autopar.core.manual import COLLECTIVES
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Dims, Placement
-from autopar.core.program import FUSED_KINDS, Compute, Convert, Instruction, Move, ShardedProgram, Value, changed_dim
+from autopar.core.program import (
+    FUSED_KINDS,
+    Compute,
+    Convert,
+    Instruction,
+    Move,
+    ShardedProgram,
+    Value,
+    changed_dim,
+)
 from autopar.errors import ProgramError
 
 
@@ -27,9 +36,15 @@ def verify(program: ShardedProgram, before: ShardedProgram | None = None) -> Non
     between devices that leave it by themselves; outputs are fully reduced.
     """
     old_values, old_instructions = _verified(program, before)
-    _verify_values([value for value in program.values.values() if id(value) not in old_values], program.mesh)
+    _verify_values(
+        [value for value in program.values.values() if id(value) not in old_values], program.mesh
+    )
     known = _verify_order(program)
-    plain = [i for i in program.instructions if isinstance(i, Compute) and not (i.exchanges or i.strategy.exchanges)]
+    plain = [
+        i
+        for i in program.instructions
+        if isinstance(i, Compute) and not (i.exchanges or i.strategy.exchanges)
+    ]
     are_right = _are_right(program, plain)
     for position, instruction in enumerate(program.instructions):
         if old_instructions and id(instruction) in old_instructions:
@@ -39,11 +54,13 @@ def verify(program: ShardedProgram, before: ShardedProgram | None = None) -> Non
                 _verify_compute(program, position, instruction)
         else:
             _verify_change(program, f"instruction {position}", instruction)
+
     for value in program.outputs:
         if value not in known and program.values[value].tensor.literal is None:
             raise ProgramError(f"output value {value} is never made")
         if program.values[value].placement.unreduced:
             raise ProgramError(f"output value {value} is left unreduced")
+
     _verify_regions(program)
     _verify_left_apart(program)
 
@@ -67,17 +84,24 @@ def _verify_order(program: ShardedProgram) -> set[int]:
         if not known.issuperset(instruction.ins):
             for value in instruction.ins:
                 if value not in known and program.values[value].tensor.literal is None:
-                    raise ProgramError(f"instruction {position} reads value {value} before it is made")
+                    raise ProgramError(
+                        f"instruction {position} reads value {value} before it is made"
+                    )
         if not known.isdisjoint(instruction.outs):
             again = known.intersection(instruction.outs)
-            raise ProgramError(f"instruction {position} makes value {sorted(again)[0]} a second time")
+            raise ProgramError(
+                f"instruction {position} makes value {sorted(again)[0]} a second time"
+            )
         known.update(instruction.outs)
+
     return known
 
 
 def _verified(program: ShardedProgram, before: ShardedProgram | None) -> tuple[set[int], set[int]]:
     """The ids of the values and instructions of `before`; none if `program` has other values in their place."""
-    if before is None or any(program.values.get(number) is not value for number, value in before.values.items()):
+    if before is None or any(
+        program.values.get(number) is not value for number, value in before.values.items()
+    ):
         return set(), set()
     return set(map(id, before.values.values())), set(map(id, before.instructions))
 
@@ -96,7 +120,9 @@ def _are_right(program: ShardedProgram, computes: Sequence[Compute]) -> bool:
     tensor_of = {number: value.tensor for number, value in values.items()}.__getitem__
     placement_of = {number: value.placement for number, value in values.items()}.__getitem__
     for side in ("ins", "outs"):
-        held, own, wanted = ([*map(attrgetter(name), computes)] for name in (side, f"op.{side}", f"strategy.{side}"))
+        held, own, wanted = (
+            [*map(attrgetter(name), computes)] for name in (side, f"op.{side}", f"strategy.{side}")
+        )
         if not [*map(len, held)] == [*map(len, own)] == [*map(len, wanted)]:
             return False
         every = [*chain.from_iterable(held)]
@@ -104,16 +130,26 @@ def _are_right(program: ShardedProgram, computes: Sequence[Compute]) -> bool:
             return False
         if [*map(placement_of, every)] != [*chain.from_iterable(wanted)]:
             return False
+
     return True
 
 
 def _verify_compute(program: ShardedProgram, position: int, compute: Compute) -> None:
-    op, strategy, values = compute.op, compute.strategy, program.values
-    read, made = [values[v] for v in compute.ins], [values[v] for v in compute.outs]
-    if (*[v.placement for v in read],) != strategy.ins or (*[v.placement for v in made],) != strategy.outs:
+    op = compute.op
+    strategy = compute.strategy
+    values = program.values
+    read = [values[v] for v in compute.ins]
+    made = [values[v] for v in compute.outs]
+    if (*[v.placement for v in read],) != strategy.ins or (
+        *[v.placement for v in made],
+    ) != strategy.outs:
         raise ProgramError(f"instruction {position} ({op.kind}) is not placed as its strategy says")
+
     if not (_are(read, op.ins) and _are(made, op.outs)):
-        raise ProgramError(f"instruction {position} ({op.kind}) reads or makes other tensors than its operator")
+        raise ProgramError(
+            f"instruction {position} ({op.kind}) reads or makes other tensors than its operator"
+        )
+
     if compute.exchanges or strategy.exchanges:
         _verify_exchanges(program, f"instruction {position}", compute)
 
@@ -132,8 +168,12 @@ def _verify_change(program: ShardedProgram, where: str, instruction: Convert | M
         raise ProgramError(f"{where} changes more than the placement of its tensors")
     if isinstance(instruction, Convert):
         return
+
     if len(ins) > 1 and instruction.kind not in FUSED_KINDS:
-        raise ProgramError(f"{where}: {instruction.kind} of several tensors at once: only {FUSED_KINDS} are fused")
+        raise ProgramError(
+            f"{where}: {instruction.kind} of several tensors at once: only {FUSED_KINDS} are fused"
+        )
+
     for before, after, tensor in zip(ins, outs, tensors, strict=False):
         move = instruction._replace(dim=changed_dim(before, after)) if len(ins) > 1 else instruction
         _verify_move(program, where, move, before, after, tensor.shape)
@@ -143,35 +183,61 @@ def _verify_exchanges(program: ShardedProgram, where: str, compute: Compute) -> 
     values = (*compute.ins, *compute.outs)
     for exchange in compute.strategy.exchanges:
         if exchange.tensor >= len(values):
-            raise ProgramError(f"{where} ({compute.op.kind}) exchanges tensor {exchange.tensor}, which it has not")
+            raise ProgramError(
+                f"{where} ({compute.op.kind}) exchanges tensor {exchange.tensor}, which it has not"
+            )
         if program.mesh.sort(exchange.axes) != exchange.axes:
-            raise ProgramError(f"{where} ({compute.op.kind}) exchanges over {exchange.axes}, not in mesh order")
+            raise ProgramError(
+                f"{where} ({compute.op.kind}) exchanges over {exchange.axes}, not in mesh order"
+            )
         if compute.op.kind in COLLECTIVES:
             if not set(exchange.axes) <= set(compute.op.params["axes"]):
-                raise ProgramError(f"{where} ({compute.op.kind}) exchanges over {exchange.axes}, not its own")
+                raise ProgramError(
+                    f"{where} ({compute.op.kind}) exchanges over {exchange.axes}, not its own"
+                )
             continue
         placed = [axes for p in (*compute.strategy.ins, *compute.strategy.outs) for axes in p.dims]
         if exchange.axes not in placed:
-            raise ProgramError(f"{where} ({compute.op.kind}) exchanges over {exchange.axes}, which split no dim of it")
-    expected = [(e.kind, e.axes, (values[e.tensor],), e.size_bytes, e.hop) for e in compute.strategy.exchanges]
-    listed = [(move.kind, move.axes, move.ins, move.size_bytes, move.hop) for move in compute.exchanges]
+            raise ProgramError(
+                f"{where} ({compute.op.kind}) exchanges over {exchange.axes}, which split no dim of it"
+            )
+
+    expected = [
+        (e.kind, e.axes, (values[e.tensor],), e.size_bytes, e.hop)
+        for e in compute.strategy.exchanges
+    ]
+    listed = [
+        (move.kind, move.axes, move.ins, move.size_bytes, move.hop) for move in compute.exchanges
+    ]
     if compute.exchanges and listed != expected:
-        raise ProgramError(f"{where} ({compute.op.kind}) lists other exchanges than its strategy has")
+        raise ProgramError(
+            f"{where} ({compute.op.kind}) lists other exchanges than its strategy has"
+        )
 
 
 def _verify_move(
-    program: ShardedProgram, where: str, move: Move, before: Placement, after: Placement, shape: tuple[int, ...]
+    program: ShardedProgram,
+    where: str,
+    move: Move,
+    before: Placement,
+    after: Placement,
+    shape: tuple[int, ...],
 ) -> None:
     try:
         expected = moved(before, move)
     except (ValueError, IndexError) as error:
-        raise ProgramError(f"{where}: {move.kind} over {move.axes} is impossible from {before}") from error
+        raise ProgramError(
+            f"{where}: {move.kind} over {move.axes} is impossible from {before}"
+        ) from error
+
     if expected is None:
         same = before.local_shape(shape, program.mesh) == after.local_shape(shape, program.mesh)
         if not same or (before.unreduced, before.kind) != (after.unreduced, after.kind):
             raise ProgramError(f"{where}: a permute cannot take {before} to {after}")
     elif expected not in (after, _as_sum(move, before, after)):
-        raise ProgramError(f"{where}: {move.kind} over {move.axes} takes {before} to {expected}, not to {after}")
+        raise ProgramError(
+            f"{where}: {move.kind} over {move.axes} takes {before} to {expected}, not to {after}"
+        )
 
 
 def _as_sum(move: Move, before: Placement, after: Placement) -> Placement:
@@ -182,11 +248,13 @@ def _as_sum(move: Move, before: Placement, after: Placement) -> Placement:
 def _verify_regions(program: ShardedProgram) -> None:
     if not program.regions:
         return
+
     closed: set[int] = set()
     around: tuple[int, ...] = ()
     entering: dict[tuple[int | None, int], Placement] = {}
     for instruction in program.instructions:
-        before, around = around, program.tree.path(instruction.region)
+        before = around
+        around = program.tree.path(instruction.region)
         closed.update(r for r in before if r not in around)
         if reopened := closed.intersection(around):
             raise ProgramError(f"the instructions of region {min(reopened)} are not contiguous")
@@ -197,17 +265,28 @@ def _verify_regions(program: ShardedProgram) -> None:
             entering[key] = program.values[instruction.outs[0]].placement
         if instruction.op.kind == "carry_out":
             key = instruction.region, instruction.op.params["position"]
-            if {program.values[v].placement for v in (*instruction.ins, *instruction.outs)} != {entering[key]}:
-                raise ProgramError(f"carry {key[1]} of region {key[0]} changes its placement from round to round")
+            if {program.values[v].placement for v in (*instruction.ins, *instruction.outs)} != {
+                entering[key]
+            }:
+                raise ProgramError(
+                    f"carry {key[1]} of region {key[0]} changes its placement from round to round"
+                )
 
 
 def _verify_left_apart(program: ShardedProgram) -> None:
     """Devices with decisions of their own would wait for one another for ever."""
-    tests = [i for i in program.instructions if isinstance(i, Compute) and i.op.kind == "while_test"]
-    axes = {program.tree.parent(i.region): program.values[i.ins[0]].placement.unreduced for i in tests if i.ins}
+    tests = [
+        i for i in program.instructions if isinstance(i, Compute) and i.op.kind == "while_test"
+    ]
+    axes = {
+        program.tree.parent(i.region): program.values[i.ins[0]].placement.unreduced
+        for i in tests
+        if i.ins
+    }
     axes = {loop: own for loop, own in axes.items() if own}
     if not axes:
         return
+
     for instruction in program.instructions:
         for sent in _sent_over(instruction):
             for loop in axes.keys() & set(program.tree.path(instruction.region)):
@@ -258,7 +337,9 @@ def _all_to_all(p: Placement, move: Move) -> Placement:
 def _reduce_scatter(p: Placement, move: Move) -> Placement:
     if p.kind != "sum":
         raise ValueError("only sums are scattered")
-    return Placement(_add(p.dims, _dim(move.dim), move.axes), _without(p.unreduced, move.axes), p.kind)
+    return Placement(
+        _add(p.dims, _dim(move.dim), move.axes), _without(p.unreduced, move.axes), p.kind
+    )
 
 
 def _all_reduce(p: Placement, move: Move) -> Placement:

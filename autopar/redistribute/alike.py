@@ -29,7 +29,9 @@ class Alike(NamedTuple):
     turned: tuple[Ints, ...]
 
 
-def dim_classes(graph: StateGraph, shape: Sequence[int], *, first_is_apart: bool) -> tuple[int, ...]:
+def dim_classes(
+    graph: StateGraph, shape: Sequence[int], *, first_is_apart: bool
+) -> tuple[int, ...]:
     """A number for each dim of `shape`: equal where the same numbers of parts divide the dims evenly.
 
     With `first_is_apart` no other dim has that of the first.
@@ -58,8 +60,11 @@ def alike(graph: StateGraph, classes: tuple[int, ...]) -> Alike:
     split = graph.states.split
     order = np.tile(np.arange(len(classes)), (len(split), 1))
     for number in set(classes):
-        first, count = classes.index(number), classes.count(number)
-        order[:, first : first + count] = first + np.argsort(split[:, first : first + count], axis=1, kind="stable")
+        first = classes.index(number)
+        count = classes.count(number)
+        order[:, first : first + count] = first + np.argsort(
+            split[:, first : first + count], axis=1, kind="stable"
+        )
     orders, turn = np.unique(order, axis=0, return_inverse=True)
     turns = tuple(turned(graph, tuple(row)) for row in orders.tolist())
     turn = turn.reshape(-1)

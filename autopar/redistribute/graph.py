@@ -75,9 +75,12 @@ def state_graph(mesh: DeviceMesh, rank: int, kinds: frozenset[Kind]) -> StateGra
     moves = states.moves()
     reached = _as_reached(moves, len(states.code))
     number = np.argsort(reached)
-    states, tail, head = states.taken(reached), number[moves.tail], number[moves.head]
+    states = states.taken(reached)
+    tail = number[moves.tail]
+    head = number[moves.head]
     order = np.argsort(tail * len(number) + head, kind="stable")
-    tail, head = tail[order], head[order]
+    tail = tail[order]
+    head = head[order]
     quotes, quote = _quotes(states, Moves(tail, head, moves.kind[order], moves.axes[order]))
     return StateGraph(states, tail, head, quote, quotes)
 
@@ -86,37 +89,54 @@ def _as_reached(moves: Moves, count: int) -> Ints:
     """The states in the order in which a search in breadth reaches them from state 0, step by step as listed."""
     starts = np.searchsorted(moves.tail, np.arange(count + 1))
     known = np.zeros(count, dtype=np.bool_)
-    frontier, found = np.zeros(1, dtype=np.int64), [np.zeros(1, dtype=np.int64)]
+    frontier = np.zeros(1, dtype=np.int64)
+    found = [np.zeros(1, dtype=np.int64)]
     known[0] = True
     while len(frontier):
         steps = starts[frontier + 1] - starts[frontier]
-        edges = np.repeat(starts[frontier] - np.cumsum(steps) + steps, steps) + np.arange(int(steps.sum()))
+        edges = np.repeat(starts[frontier] - np.cumsum(steps) + steps, steps) + np.arange(
+            int(steps.sum())
+        )
         heads = moves.head[edges]
         heads = heads[~known[heads]]
         _, first = np.unique(heads, return_index=True)
         frontier = heads[np.sort(first)]
         known[frontier] = True
         found.append(frontier)
+
     return np.concatenate(found)
 
 
 def _quotes(states: States, moves: Moves) -> tuple[tuple[Quote, ...], Ints]:
     """The distinct quotes of the steps, and which of them each has."""
-    shards, sequences = states.parts.prod(axis=1), states.sequences
+    shards = states.parts.prod(axis=1)
+    sequences = states.sequences
     divisor = np.minimum(shards[moves.tail], shards[moves.head])
     is_inner = states.inside[moves.tail] != states.inside[moves.head]
     largest = int(shards.max(initial=1)) + 1
     what = (moves.kind * len(sequences.every) + moves.axes) * 2 + is_inner
     distinct, quote = np.unique(what * largest + divisor, return_inverse=True)
-    names, codes, found = states.mesh.names, cast(list[int], distinct.tolist()), list[Quote]()
+    names = states.mesh.names
+    codes = cast(list[int], distinct.tolist())
+    found = list[Quote]()
     for code in codes:
         step, size_divisor = divmod(code, largest)
         kind, axes = divmod(step // 2, len(sequences.every))
-        found.append((MOVES[kind], tuple(names[a] for a in sequences.every[axes]), size_divisor, bool(step % 2)))
+        found.append(
+            (
+                MOVES[kind],
+                tuple(names[a] for a in sequences.every[axes]),
+                size_divisor,
+                bool(step % 2),
+            )
+        )
+
     return tuple(found), quote.reshape(-1)
 
 
-def weigh(graph: StateGraph, fits: Bools, total_bytes: int, price: Callable[[Quote], float]) -> Weights:
+def weigh(
+    graph: StateGraph, fits: Bools, total_bytes: int, price: Callable[[Quote], float]
+) -> Weights:
     """The edges between the states that fit, priced for a tensor of `total_bytes`; infinite prices are left out.
 
     Args:
@@ -132,7 +152,12 @@ def weigh(graph: StateGraph, fits: Bools, total_bytes: int, price: Callable[[Quo
     for quote in np.flatnonzero(used).tolist():
         kind, axes, divisor, is_inner = graph.quotes[quote]
         costs[quote] = price((kind, axes, total_bytes // divisor, is_inner))
+
     legal &= np.isfinite(costs[graph.quote])
-    tail, head, cost = graph.tail[legal], graph.head[legal], costs[graph.quote[legal]]
+    tail = graph.tail[legal]
+    head = graph.head[legal]
+    cost = costs[graph.quote[legal]]
     first = np.flatnonzero((np.diff(tail, prepend=-1) != 0) | (np.diff(head, prepend=-1) != 0))
-    return Weights(tail[first], head[first], np.minimum.reduceat(cost, first) if len(first) else cost)
+    return Weights(
+        tail[first], head[first], np.minimum.reduceat(cost, first) if len(first) else cost
+    )

@@ -54,7 +54,9 @@ class Side:
     """Placements at one end of routes, and which states they are in each graph."""
 
     placements: tuple[Placement, ...]
-    _states: dict[int, tuple[StateGraph, Ints]] = field(default_factory=dict[int, tuple[StateGraph, Ints]])
+    _states: dict[int, tuple[StateGraph, Ints]] = field(
+        default_factory=dict[int, tuple[StateGraph, Ints]]
+    )
 
     @cached_property
     def kinds(self) -> frozenset[Kind]:
@@ -65,7 +67,9 @@ class Side:
         """The states that the placements are; -1 for what is none."""
         if id(graph) not in self._states:
             index = graph.index
-            found = np.array([index.get(placement, -1) for placement in self.placements], dtype=np.int64)
+            found = np.array(
+                [index.get(placement, -1) for placement in self.placements], dtype=np.int64
+            )
             self._states[id(graph)] = graph, found  # the graph keeps its id
         return self._states[id(graph)][1]
 
@@ -108,12 +112,21 @@ class Router:
         if not barred:
             return self
         if barred not in self._without:
-            prices = [None if other is self else _barred(other._price, barred) for other in (self.shared, self.fused)]
-            self._without[barred] = Router(self.mesh, _barred(self._price, barred), self._turn, *prices)
+            prices = [
+                None if other is self else _barred(other._price, barred)
+                for other in (self.shared, self.fused)
+            ]
+            self._without[barred] = Router(
+                self.mesh, _barred(self._price, barred), self._turn, *prices
+            )
         return self._without[barred]
 
     def cost_matrix(
-        self, shape: Sequence[int], itemsize: int, sources: Sequence[Placement], targets: Sequence[Placement]
+        self,
+        shape: Sequence[int],
+        itemsize: int,
+        sources: Sequence[Placement],
+        targets: Sequence[Placement],
     ) -> Floats:
         """The cost of the cheapest route from every source to every target; inf where there is none.
 
@@ -133,7 +146,9 @@ class Router:
         graph, paths, state = self._tensor(shape, itemsize, ends[0].kinds | ends[1].kinds)
         return paths.distances(*(state[_fitting(graph, shape, side)] for side in ends))
 
-    def route(self, shape: Sequence[int], itemsize: int, source: Placement, target: Placement) -> tuple[Step, ...]:
+    def route(
+        self, shape: Sequence[int], itemsize: int, source: Placement, target: Placement
+    ) -> tuple[Step, ...]:
         """The cheapest steps from `source` to `target`; among equals the fewest, and always the same.
 
         Its cost is the entry of `cost_matrix`.
@@ -153,21 +168,31 @@ class Router:
             self._routes[key] = self._route(shape, itemsize, source, target)
         return self._routes[key]
 
-    def _route(self, shape: Sequence[int], itemsize: int, source: Placement, target: Placement) -> tuple[Step, ...]:
+    def _route(
+        self, shape: Sequence[int], itemsize: int, source: Placement, target: Placement
+    ) -> tuple[Step, ...]:
         graph, paths, state = self._tensor(shape, itemsize, frozenset({source.kind, target.kind}))
         start, end = state[_fitting(graph, shape, Side((source, target)))].tolist()
         number = np.argsort(state)
         states = paths.path(start, end, number)
         if not states:
-            raise NoRoute(f"no step of finite price leads on from {source} to {target} for shape {tuple(shape)}")
+            raise NoRoute(
+                f"no step of finite price leads on from {source} to {target} for shape {tuple(shape)}"
+            )
         stops = [graph.placements[int(number[n])] for n in states]
-        return tuple(self._cheapest_step(shape, itemsize, before, after) for before, after in pairwise(stops))
+        return tuple(
+            self._cheapest_step(shape, itemsize, before, after) for before, after in pairwise(stops)
+        )
 
     def step_cost(self, step: Step, shape: Sequence[int], itemsize: int) -> float:
         """The price of one step for a tensor of global `shape`."""
-        return self._quote((step.kind, step.axes, size_bytes(step, shape, itemsize, self.mesh), step.is_inner))
+        return self._quote(
+            (step.kind, step.axes, size_bytes(step, shape, itemsize, self.mesh), step.is_inner)
+        )
 
-    def _cheapest_step(self, shape: Sequence[int], itemsize: int, before: Placement, after: Placement) -> Step:
+    def _cheapest_step(
+        self, shape: Sequence[int], itemsize: int, before: Placement, after: Placement
+    ) -> Step:
         steps = steps_from(before, shape, self.mesh, (after.kind,))
         links = [step for step in steps if step.after == after]
         return min(links, key=lambda step: self.step_cost(step, shape, itemsize))
@@ -201,15 +226,20 @@ class Router:
         graph = state_graph(self.mesh, len(shape), kinds)
         apart = self._turn is not no_turn
         classes = dim_classes(graph, shape, first_is_apart=apart)
-        order = tuple(sorted(range(len(shape)), key=lambda dim: (dim > 0 or not apart, classes[dim])))
+        order = tuple(
+            sorted(range(len(shape)), key=lambda dim: (dim > 0 or not apart, classes[dim]))
+        )
         classes = tuple(classes[dim] for dim in order)
         total_bytes = math.prod(shape) * itemsize
         key = (len(shape), kinds, total_bytes, classes)
         if key not in self._paths:
             if sum(paths.nbytes for paths in self._paths.values()) > CACHE_BYTES:
                 self._paths.clear()
-            weights = weigh(graph, graph.fits([shape[dim] for dim in order]), total_bytes, self._quote)
+            weights = weigh(
+                graph, graph.fits([shape[dim] for dim in order]), total_bytes, self._quote
+            )
             self._paths[key] = ShortestPaths(alike(graph, classes), weights)
+
         return Tensor(graph, self._paths[key], turned(graph, order))
 
 
@@ -224,7 +254,9 @@ def _barred(price: StepPrice, barred: frozenset[str]) -> StepPrice:
 
 def _checked(price: float, kind: StepKind, axes: tuple[str, ...], size: int) -> float:
     if math.isnan(price) or price < 0:
-        raise ValueError(f"the price of {kind} over {axes} of {size} bytes is {price}; prices are >= 0")
+        raise ValueError(
+            f"the price of {kind} over {axes} of {size} bytes is {price}; prices are >= 0"
+        )
     return price
 
 
@@ -237,8 +269,12 @@ def _fitting(graph: StateGraph, shape: Sequence[int], side: Side) -> Ints:
     found = side.states(graph)
     if (found < 0).any():
         unknown = side.placements[int(np.argmax(found < 0))]
-        raise ValueError(f"{unknown} is no placement of a tensor of shape {tuple(shape)} on this mesh")
+        raise ValueError(
+            f"{unknown} is no placement of a tensor of shape {tuple(shape)} on this mesh"
+        )
     uneven = (np.asarray(shape, dtype=np.int64) % graph.states.parts[found]).any(axis=1)
     if uneven.any():
-        raise ValueError(f"{side.placements[int(np.argmax(uneven))]} does not divide shape {tuple(shape)} evenly")
+        raise ValueError(
+            f"{side.placements[int(np.argmax(uneven))]} does not divide shape {tuple(shape)} evenly"
+        )
     return found

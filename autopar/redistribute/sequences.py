@@ -28,7 +28,9 @@ class Sequences:
     def every(self) -> tuple[tuple[int, ...], ...]:
         """The sequences, as positions of axes."""
         axes = range(len(self.sizes))
-        return tuple(chain.from_iterable(permutations(axes, count) for count in range(len(axes) + 1)))
+        return tuple(
+            chain.from_iterable(permutations(axes, count) for count in range(len(axes) + 1))
+        )
 
     @cached_property
     def length(self) -> Ints:
@@ -43,12 +45,17 @@ class Sequences:
     @cached_property
     def parts(self) -> Ints:
         """Into how many parts each sequence splits a dim."""
-        return np.array([np.prod([self.sizes[a] for a in axes], dtype=np.int64) for axes in self.every])
+        return np.array(
+            [np.prod([self.sizes[a] for a in axes], dtype=np.int64) for axes in self.every]
+        )
 
     @cached_property
     def sorted_sets(self) -> Ints:
         """The sequences in mesh order but (): each is one set."""
-        return np.array([n for n, axes in enumerate(self.every) if axes and list(axes) == sorted(axes)], dtype=np.int64)
+        return np.array(
+            [n for n, axes in enumerate(self.every) if axes and list(axes) == sorted(axes)],
+            dtype=np.int64,
+        )
 
     @cached_property
     def of_set(self) -> Ints:
@@ -74,13 +81,16 @@ class Sequences:
         found = np.zeros((len(self.every), len(self.sizes)), dtype=np.int64)
         for number, axes in enumerate(self.every):
             for n, axis in enumerate(axes):
-                found[number, axis] = np.prod([self.sizes[a] for a in axes[n + 1 :]], dtype=np.int64)
+                found[number, axis] = np.prod(
+                    [self.sizes[a] for a in axes[n + 1 :]], dtype=np.int64
+                )
         return found
 
     @cached_property
     def joined(self) -> Ints:
         """joined[s, t]: the sequence s followed by t; NONE where they share an axis."""
-        codes, disjoint = self._codes, self.members[:, None] & self.members == 0
+        codes = self._codes
+        disjoint = self.members[:, None] & self.members == 0
         code = codes[:, None] + self._base ** self.length[:, None] * codes
         return np.where(disjoint, self._by_code[np.where(disjoint, code, 0)], NONE)
 
@@ -88,9 +98,13 @@ class Sequences:
     def cuts(self) -> tuple[Ints, Ints]:
         """kept[s, cut], tail[s, cut]: the axes of s before and from position `cut` on; NONE where there is no tail."""
         cut = np.arange(len(self.sizes))
-        powers, inside = self._base**cut, cut < self.length[:, None]
-        kept, tail = self._codes[:, None] % powers, self._codes[:, None] // powers
-        return np.where(inside, self._by_code[kept], NONE), np.where(inside, self._by_code[tail], NONE)
+        powers = self._base**cut
+        inside = cut < self.length[:, None]
+        kept = self._codes[:, None] % powers
+        tail = self._codes[:, None] // powers
+        return np.where(inside, self._by_code[kept], NONE), np.where(
+            inside, self._by_code[tail], NONE
+        )
 
     @property
     def _base(self) -> int:
@@ -99,7 +113,9 @@ class Sequences:
     @cached_property
     def _codes(self) -> Ints:
         """Each sequence as a number of digits, the first axis the lowest; 0 is no axis."""
-        codes = [sum((axis + 1) * self._base**n for n, axis in enumerate(axes)) for axes in self.every]
+        codes = [
+            sum((axis + 1) * self._base**n for n, axis in enumerate(axes)) for axes in self.every
+        ]
         return np.array(codes, dtype=np.int64)
 
     @cached_property

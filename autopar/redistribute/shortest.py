@@ -25,20 +25,24 @@ def shortest_distances(start: Ints, head: Ints, cost: Floats, sources: Ints) -> 
     """
     states = len(start) - 1
     distance = np.full((states, len(sources)), np.inf)
-    queue, is_queued = np.empty(states + 1, dtype=np.int64), np.zeros(states, dtype=np.bool_)
-    first, last = 0, len(sources)
+    queue = np.empty(states + 1, dtype=np.int64)
+    is_queued = np.zeros(states, dtype=np.bool_)
+    first = 0
+    last = len(sources)
     for n in range(len(sources)):
         source = sources[n]
         distance[source, n] = 0.0
         queue[n] = source
         is_queued[source] = True
+
     while first != last:
         state = queue[first]
         first = (first + 1) % (states + 1)
         is_queued[state] = False
         mine = distance[state]
         for edge in range(start[state], start[state + 1]):
-            price, other = cost[edge], distance[head[edge]]
+            price = cost[edge]
+            other = distance[head[edge]]
             fell = 0
             for n in range(len(mine)):
                 total = mine[n] + price
@@ -49,6 +53,7 @@ def shortest_distances(start: Ints, head: Ints, cost: Floats, sources: Ints) -> 
                 is_queued[head[edge]] = True
                 queue[last] = head[edge]
                 last = (last + 1) % (states + 1)
+
     return distance
 
 
@@ -78,7 +83,8 @@ class ShortestPaths:
         found = np.empty((len(sources), len(targets)))
         if not found.size:
             return found
-        rows, turns = self._found(first[sources]), turn[sources]
+        rows = self._found(first[sources])
+        turns = turn[sources]
         for n, becomes in enumerate(turned):
             mine = np.flatnonzero(turns == n)
             if len(mine):
@@ -104,16 +110,22 @@ class ShortestPaths:
         distance = self.distances(np.array([source]), np.arange(len(number)))[0]
         if math.isinf(distance[target]):
             return []
-        tail, head, cost = self._weights.tail, self._weights.head, self._weights.cost
+
+        tail = self._weights.tail
+        head = self._weights.head
+        cost = self._weights.cost
         with np.errstate(over="ignore"):
             tight = np.isfinite(distance[tail]) & (distance[tail] + cost == distance[head])
-        tail, head = tail[tight], head[tight]
+
+        tail = tail[tight]
+        head = head[tight]
         hops = _hops(tail, head, len(distance), source)
         path = [target]
         while path[-1] != source:
             last = path[-1]
             before = tail[(head == last) & (hops[tail] == hops[last] - 1)]
             path.append(int(before[np.argmin(number[before])]))
+
         return path[::-1]
 
 

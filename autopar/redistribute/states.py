@@ -76,11 +76,14 @@ class States:
 
     def taken(self, order: Ints) -> States:
         """These of the states, in this order."""
-        return States(self.mesh, self.kinds, self.split[order], self.unreduced[order], self.kind[order])
+        return States(
+            self.mesh, self.kinds, self.split[order], self.unreduced[order], self.kind[order]
+        )
 
     def placements(self) -> tuple[Placement, ...]:
         """The states as records."""
-        names, every = self.mesh.names, self.sequences.every
+        names = self.mesh.names
+        every = self.sequences.every
         named = [tuple(names[axis] for axis in axes) for axes in every]
         of_set = cast(list[int], self.sequences.of_set.tolist())
         split = cast(list[list[int]], self.split.tolist())
@@ -115,7 +118,8 @@ class States:
     @cached_property
     def _dim_codes(self) -> Ints:
         """code[dim, sequence]: what a dim that is split so adds to the code of a state."""
-        position, first = self.sequences.position, 2 + np.arange(self.rank)[:, None, None] * len(self.mesh.axes)
+        position = self.sequences.position
+        first = 2 + np.arange(self.rank)[:, None, None] * len(self.mesh.axes)
         return np.where(position >= 0, first + position, 0) @ self._powers
 
     @cached_property
@@ -161,7 +165,9 @@ class States:
         axes = self.split[state, dim]
         tail = tails[axes, cut]
         after = self.code[state] + self._resplit(state, dim, kept[axes, cut])
-        after += self._resplit(state, to_dim, self.sequences.joined[self.split[state, to_dim], tail])
+        after += self._resplit(
+            state, to_dim, self.sequences.joined[self.split[state, to_dim], tail]
+        )
         return state, self.at(after), tail
 
     def _slices(self) -> tuple[Ints, Ints, Ints]:
@@ -191,7 +197,9 @@ class States:
     def _masks(self) -> tuple[Ints, Ints, Ints]:
         """What is unreduced keeps its kind; else every kind, in the order of their names."""
         sets = self.sequences.members[self.sequences.sorted_sets]
-        wanted = np.array(sorted(range(len(self.kinds)), key=self.kinds.__getitem__), dtype=np.int64)
+        wanted = np.array(
+            sorted(range(len(self.kinds)), key=self.kinds.__getitem__), dtype=np.int64
+        )
         may_be = (self.unreduced == 0)[:, None] | (self.kind[:, None] == wanted)
         inside = sets & ~self._replicated[:, None] == 0
         state, kind, which = np.nonzero(may_be[:, :, None] & inside[:, None])
@@ -207,11 +215,14 @@ class States:
         members = np.lexsort((*self.split.T[::-1], group))
         first = np.cumsum(count) - count
         state = np.repeat(np.arange(len(group)), count[group])
-        within = np.arange(len(state)) - np.repeat(np.cumsum(count[group]) - count[group], count[group])
+        within = np.arange(len(state)) - np.repeat(
+            np.cumsum(count[group]) - count[group], count[group]
+        )
         head = members[first[group][state] + within]
         changed = self._roles[state] != self._roles[head]
         axes = self.sequences.of_set[changed @ (1 << np.arange(len(self.mesh.axes)))]
         moved = axes > 0
+
         return state[moved], head[moved], axes[moved]
 
     @cached_property
@@ -229,12 +240,16 @@ def all_states(mesh: DeviceMesh, rank: int, kinds: Collection[Kind]) -> States:
     """
     named: tuple[Kind, ...] = ("sum", *sorted(kind for kind in kinds if kind != "sum"))
     members = sequences_of(mesh).members
-    split, used = np.zeros((1, 0), dtype=np.int64), np.zeros(1, dtype=np.int64)
+    split = np.zeros((1, 0), dtype=np.int64)
+    used = np.zeros(1, dtype=np.int64)
     for _ in range(rank):
         row, axes = np.nonzero(used[:, None] & members == 0)
-        split, used = np.column_stack([split[row], axes]), used[row] | members[axes]
+        split = np.column_stack([split[row], axes])
+        used = used[row] | members[axes]
+
     row, unreduced = np.nonzero(used[:, None] & np.arange(1 << len(mesh.axes)) == 0)
     repeats = np.where(unreduced > 0, len(named), 1)
-    row, unreduced = np.repeat(row, repeats), np.repeat(unreduced, repeats)
+    row = np.repeat(row, repeats)
+    unreduced = np.repeat(unreduced, repeats)
     kind = np.arange(len(row)) - np.repeat(np.cumsum(repeats) - repeats, repeats)
     return States(mesh, named, split[row], unreduced, kind)

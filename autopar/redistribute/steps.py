@@ -26,10 +26,14 @@ def steps_from(
       mesh: the devices.
       kinds: the kinds that a mask may start. Once an axis is unreduced, masks keep its kind.
     """
-    return tuple(step for step in moves_from(placement, mesh, kinds) if step.after.fits(shape, mesh))
+    return tuple(
+        step for step in moves_from(placement, mesh, kinds) if step.after.fits(shape, mesh)
+    )
 
 
-def moves_from(placement: Placement, mesh: DeviceMesh, kinds: Collection[Kind] = ("sum",)) -> Iterator[Step]:
+def moves_from(
+    placement: Placement, mesh: DeviceMesh, kinds: Collection[Kind] = ("sum",)
+) -> Iterator[Step]:
     """The steps from `placement` whatever the tensor's shape: `steps_from` before the test of divisibility.
 
     | kind | variants |
@@ -87,7 +91,9 @@ def _reduce_scatters(before: Placement, mesh: DeviceMesh) -> Iterator[Step]:
 
 def _all_reduces(before: Placement, mesh: DeviceMesh) -> Iterator[Step]:
     for axes in _sets(mesh.sort(before.unreduced)):
-        yield Step("all_reduce", axes, before, _with_dims(before, {}, _without(before.unreduced, axes)))
+        yield Step(
+            "all_reduce", axes, before, _with_dims(before, {}, _without(before.unreduced, axes))
+        )
 
 
 def _masks(before: Placement, replicated: Axes, kinds: Collection[Kind]) -> Iterator[Step]:
@@ -116,7 +122,9 @@ def _arrangements(parts: tuple[int, ...], free: Axes, mesh: DeviceMesh) -> tuple
     found: list[Dims] = []
     for axes in ((), *_sequences(free)):
         if mesh.product(axes) == parts[0]:
-            found += [(axes, *rest) for rest in _arrangements(parts[1:], _without(free, axes), mesh)]
+            found += [
+                (axes, *rest) for rest in _arrangements(parts[1:], _without(free, axes), mesh)
+            ]
     return tuple(found)
 
 
@@ -136,7 +144,9 @@ def _roles(dims: Dims, mesh: DeviceMesh) -> dict[str, tuple[int, int]]:
     return roles
 
 
-def _with_dims(before: Placement, changed: dict[int, Axes], unreduced: Axes | None = None) -> Placement:
+def _with_dims(
+    before: Placement, changed: dict[int, Axes], unreduced: Axes | None = None
+) -> Placement:
     dims = list(before.dims)
     for dim, axes in changed.items():
         dims[dim] = axes

@@ -40,8 +40,16 @@ def draw_residuals(residuals: Sequence[Residual], axes: Any) -> Any:
     groups: dict[str, list[Residual]] = defaultdict(list)
     for residual in residuals:
         groups[residual.sample.what].append(residual)
+
     for what, mine in sorted(groups.items()):
-        axes.loglog([r.sample.time_s for r in mine], [r.predicted_s for r in mine], "o", label=what, markersize=4)
+        axes.loglog(
+            [r.sample.time_s for r in mine],
+            [r.predicted_s for r in mine],
+            "o",
+            label=what,
+            markersize=4,
+        )
+
     ends = [f(r.sample.time_s for r in residuals) for f in (min, max)]
     axes.loglog(ends, ends, "-", color="gray", linewidth=1)
     axes.set_xlabel("measured (s)")
@@ -62,4 +70,10 @@ def _row(what: str, label: str, residuals: Sequence[Residual]) -> tuple[str, ...
     errors = [abs(r.error) for r in residuals]
     figures = (mean(errors), median(errors), max(errors))
     ends = (format_quantity(time, "time") for time in (min(times), max(times)))
-    return what, label, str(len(residuals)), *ends, *(format_quantity(error, "percent") for error in figures)
+    return (
+        what,
+        label,
+        str(len(residuals)),
+        *ends,
+        *(format_quantity(error, "percent") for error in figures),
+    )

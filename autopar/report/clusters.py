@@ -17,6 +17,7 @@ def cluster_section() -> Section:
         levels = " x ".join(f"{level.size} ({level.name})" for level in cluster.topology.levels)
         memory = format_quantity(cluster.device.memory_bytes, "bytes")
         rows.append((name, cluster.device.name, str(cluster.device_count), memory, levels))
+
     columns = (
         Heading("name"),
         Heading("device"),
@@ -34,14 +35,22 @@ def figure_section(name: str) -> Section:
     Raises:
       UnknownClusterError, ProfileError: as `load_cluster`.
     """
-    figures, errors = figures_of(name), load_cluster(name).errors
+    figures = figures_of(name)
+    errors = load_cluster(name).errors
 
     def error(path: str, figure: object) -> str:
         return format_quantity(errors[path], "percent") if isinstance(figure, Figure) else ""
 
-    rows = tuple((path, f"{f.value:g}", error(path, f), f.obtained, str(f.date), f.source) for path, f in figures)
+    rows = tuple(
+        (path, f"{f.value:g}", error(path, f), f.obtained, str(f.date), f.source)
+        for path, f in figures
+    )
     counts = Counter(figure.obtained for _, figure in figures)
-    note = "Of these " + ", ".join(f"{count} {obtained}" for obtained, count in counts.most_common()) + "."
+    note = (
+        "Of these "
+        + ", ".join(f"{count} {obtained}" for obtained, count in counts.most_common())
+        + "."
+    )
     note += " The error is how far off a number may be, as a share of it: one standard error."
     names = (
         ("field", False),

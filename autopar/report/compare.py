@@ -46,7 +46,8 @@ class Comparison:
 
     def __str__(self) -> str:
         this, other, gap, error = (
-            format_quantity(time, "time") for time in (self.this_s, self.other_s, abs(self.difference_s), self.error_s)
+            format_quantity(time, "time")
+            for time in (self.this_s, self.other_s, abs(self.difference_s), self.error_s)
         )
         times = f"this {this}, other {other}: {gap} apart, with a standard error of {error}"
         if self.difference_s == 0 and self.error_s == 0:
@@ -72,13 +73,26 @@ def compare(this: Report, other: Report) -> Comparison:
                 f"of a plan of {report.function} no errors are known: it was saved before they were, or has a "
                 "pricing of its own. Plan it again with the cluster's."
             )
-    mine, theirs = ({share.source: share.time_s for share in report.errors} for report in (this, other))
+
+    mine, theirs = (
+        {share.source: share.time_s for share in report.errors} for report in (this, other)
+    )
     if this.cluster == other.cluster:
-        apart = {source: theirs.get(source, 0.0) - mine.get(source, 0.0) for source in mine | theirs}
+        apart = {
+            source: theirs.get(source, 0.0) - mine.get(source, 0.0) for source in mine | theirs
+        }
     else:
         sides = ((this, mine), (other, theirs))
-        apart = {f"{report.cluster}: {source}": s for report, shares in sides for source, s in shares.items()}
-    sources = sorted((source for source in apart if apart[source]), key=lambda source: (-abs(apart[source]), source))
+        apart = {
+            f"{report.cluster}: {source}": s
+            for report, shares in sides
+            for source, s in shares.items()
+        }
+
+    sources = sorted(
+        (source for source in apart if apart[source]),
+        key=lambda source: (-abs(apart[source]), source),
+    )
     return Comparison(this.step_time_s, other.step_time_s, hypot(*apart.values()), tuple(sources))
 
 

@@ -52,7 +52,10 @@ def _verdict(a: Report, b: Report) -> str:
 
 
 def _settings(a: Report, b: Report) -> Section:
-    pairs = [(name, left, right) for (name, left), (_, right) in zip(_setting(a), _setting(b), strict=True)]
+    pairs = [
+        (name, left, right)
+        for (name, left), (_, right) in zip(_setting(a), _setting(b), strict=True)
+    ]
     rows = tuple(row for row in pairs if row[1] != row[2])
     return Section("Made for", _columns("", "this", "other"), rows)
 
@@ -71,7 +74,8 @@ def _setting(report: Report) -> tuple[tuple[str, str], ...]:
 def _costs(a: Report, b: Report) -> Section:
     rows: list[tuple[str, ...]] = []
     for name, kind, figure in _FIGURES:
-        left, right = figure(a), figure(b)
+        left = figure(a)
+        right = figure(b)
         if left != right:
             change = _change(left, right) if kind != "percent" else ""
             rows.append((name, format_quantity(left, kind), format_quantity(right, kind), change))
@@ -91,12 +95,16 @@ def _placements(title: str, a: Sequence[TensorRow], b: Sequence[TensorRow]) -> S
     names = list(dict.fromkeys([*left, *right]))
     texts = {name: (_placed(left.get(name)), _placed(right.get(name))) for name in names}
     # Equal ones are grouped too: a label with "*" must stand for all that it matches.
-    paired = [replace(left.get(name) or right[name], placement=repr(texts[name]), local_bytes=0) for name in names]
+    paired = [
+        replace(left.get(name) or right[name], placement=repr(texts[name]), local_bytes=0)
+        for name in names
+    ]
     rows: list[tuple[str, ...]] = []
     for group in group_tensors(paired):
         this, other = texts[group.members[0].name]
         if this != other:
             rows.append((group.label, this, other, format_quantity(len(group.members), "count")))
+
     return Section(title, _columns("tensor", "this", "other", "count", right=3), tuple(rows))
 
 
@@ -105,10 +113,12 @@ def _placed(row: TensorRow | None) -> str:
 
 
 def _collectives(a: Report, b: Report) -> Section:
-    left, right = _summed(a.collectives), _summed(b.collectives)
+    left = _summed(a.collectives)
+    right = _summed(b.collectives)
     rows: list[tuple[str, ...]] = []
     for key in dict.fromkeys([*left, *right]):
-        this, other = left.get(key, _ABSENT), right.get(key, _ABSENT)
+        this = left.get(key, _ABSENT)
+        other = right.get(key, _ABSENT)
         if this != other:
             rows.append((*key, this, other))
     return Section("Collectives", _columns("role", "kind", "axes", "this", "other"), tuple(rows))
@@ -130,4 +140,6 @@ def _total(rows: Sequence[CollectiveRow]) -> str:
 
 def _columns(*names: str, right: int | None = None) -> tuple[Heading, ...]:
     """Columns of these names, numbers from column `right` on."""
-    return tuple(Heading(name, right is not None and number >= right) for number, name in enumerate(names))
+    return tuple(
+        Heading(name, right is not None and number >= right) for number, name in enumerate(names)
+    )

@@ -52,11 +52,17 @@ def error_shares(planned: Planned, step: StepSchedule, cluster: Cluster) -> tupl
         if path in _SLOWDOWNS:
             found[path] = _by_slowdown(step, cluster, _SLOWDOWNS.index(path), error)
         else:
-            slower = Roofline(planned.graph, planned.plan.stage.mesh, slower_cluster(cluster, path, error))
+            slower = Roofline(
+                planned.graph, planned.plan.stage.mesh, slower_cluster(cluster, path, error)
+            )
             of_links = path.startswith("levels.")
-            found[path] = sum(kernel.grows(slower) for kernel in kernels if kernel.is_collective == of_links)
+            found[path] = sum(
+                kernel.grows(slower) for kernel in kernels if kernel.is_collective == of_links
+            )
+
     for kernel in kernels:
         found[kernel.name] = found.get(kernel.name, 0.0) + formula_error(cluster) * kernel.weight_s
+
     shares = (ErrorShare(source, time_s) for source, time_s in found.items())
     listed = [share for share in shares if abs(share.time_s) > NEGLIGIBLE * step.makespan_s]
     return tuple(sorted(listed, key=lambda share: (-abs(share.time_s), share.source)))
@@ -88,7 +94,11 @@ class _PriceEvents:
         one = self.event.instruction
         if isinstance(one, Move):
             return pricing.step_cost(one.kind, one.axes, one.size_bytes)
-        return pricing.op_cost(one.op, one.strategy) if self.work is None else self.work.time_s(pricing.cluster.device)
+        return (
+            pricing.op_cost(one.op, one.strategy)
+            if self.work is None
+            else self.work.time_s(pricing.cluster.device)
+        )
 
 
 def _kernels(planned: Planned, step: StepSchedule, cluster: Cluster) -> list[_PriceEvents]:
@@ -96,11 +106,13 @@ def _kernels(planned: Planned, step: StepSchedule, cluster: Cluster) -> list[_Pr
 
     Those that weigh nothing are left out, and local moves that are done in their reader's loop, whatever numbers say.
     """
-    numbered, pricing = _numbered(planned), Roofline(planned.graph, planned.plan.stage.mesh, cluster)
+    numbered = _numbered(planned)
+    pricing = Roofline(planned.graph, planned.plan.stage.mesh, cluster)
     weights: dict[object, float] = {}
     first: dict[object, Event] = {}
     for event in step.events:
-        one, is_fused = event.instruction, not event.communicates and event.time_s <= FUSED_S
+        one = event.instruction
+        is_fused = not event.communicates and event.time_s <= FUSED_S
         if event.weight_s > 0 and not is_fused:
             if isinstance(one, Compute):
                 key: tuple[object, ...] = numbered.context(one.op), id(one.strategy)
@@ -108,6 +120,7 @@ def _kernels(planned: Planned, step: StepSchedule, cluster: Cluster) -> list[_Pr
                 key = one.kind, one.axes, one.size_bytes, event.time_s
             weights[key] = weights.get(key, 0.0) + event.weight_s
             first.setdefault(key, event)
+
     return [
         _PriceEvents(_name(planned, event, cluster), event, weights[key], _work(pricing, event))
         for key, event in first.items()
@@ -122,7 +135,12 @@ def _numbered(planned: Planned) -> Remembered:
 
 def _work(pricing: Roofline, event: Event) -> LocalWork | None:
     one = event.instruction
-    if isinstance(one, Move) or one.op.body is not None or one.op.crosses_memories or not event.time_s:
+    if (
+        isinstance(one, Move)
+        or one.op.body is not None
+        or one.op.crosses_memories
+        or not event.time_s
+    ):
         return None
     return pricing.local_work(one.op, one.strategy)
 
@@ -137,12 +155,15 @@ def _by_slowdown(step: StepSchedule, cluster: Cluster, which: int, error: float)
 
 def _name(planned: Planned, event: Event, cluster: Cluster) -> str:
     """The kernel or the collective, the same in all plans in which it is the same."""
-    one, mesh = event.instruction, planned.plan.stage.mesh
+    one = event.instruction
+    mesh = planned.plan.stage.mesh
     if isinstance(one, Compute):
         return f"{one.op.kind} {_local_types(planned, one, one.strategy)}"
     if not one.is_collective:
         return one.kind
-    members = group(cluster.topology, mesh.sizes, tuple(mesh.names.index(axis) for axis in one.axes))
+    members = group(
+        cluster.topology, mesh.sizes, tuple(mesh.names.index(axis) for axis in one.axes)
+    )
     links = "*".join(span.level.name for span in members.spans if span.sharing)
     return f"{one.kind} of {members.size} over {links}"
 

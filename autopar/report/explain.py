@@ -65,16 +65,27 @@ def _of_tensor(report: Report, row: TensorRow) -> tuple[Section, ...]:
     for number, axes in enumerate(dims):
         if axes:
             parts = " x ".join(f"{axis}={size[axis]}" for axis in axes)
-            facts.append((f"dim {number}", f"split over {parts}: {_share_of(row.shape[number], axes, size)}"))
+            facts.append(
+                (f"dim {number}", f"split over {parts}: {_share_of(row.shape[number], axes, size)}")
+            )
+
     if unreduced:
-        facts.append(("unreduced", f"over {show_axes(unreduced)}: devices hold parts that are still to be combined"))
+        facts.append(
+            (
+                "unreduced",
+                f"over {show_axes(unreduced)}: devices hold parts that are still to be combined",
+            )
+        )
+
     named = {axis for axes in dims for axis in axes} | set(unreduced)
     whole = [f"{axis}={count}" for axis, count in report.mesh if axis not in named and count > 1]
     if whole:
         facts.append(("replicated", f"over {' x '.join(whole)}"))
+
     facts.append(("bytes", f"{format_quantity(row.local_bytes, 'bytes')} on every device"))
     if any(row.name == held.name for held in report.peak):
         facts.append(("memory", "among the largest tensors at the peak"))
+
     is_input = row in report.inputs
     title = f"{row.name}, {'an input' if is_input else 'an output'} of {report.function}"
     section = Section(title, (Heading(""), Heading("")), tuple(facts))
@@ -82,7 +93,9 @@ def _of_tensor(report: Report, row: TensorRow) -> tuple[Section, ...]:
 
 
 def _of_tensors(report: Report, name: str, rows: Sequence[TensorRow]) -> tuple[Section, ...]:
-    section = tensor_section(f"{name}: {len(rows)} tensors", rows, (*report.inputs, *report.outputs))
+    section = tensor_section(
+        f"{name}: {len(rows)} tensors", rows, (*report.inputs, *report.outputs)
+    )
     names = {row.name for row in rows if row in report.inputs}
     return (section, _touching(report, names)) if names else (section,)
 
@@ -91,7 +104,9 @@ def _of_line(report: Report, line: str) -> tuple[Section, ...]:
     operators = [op for op in report.operators if _is_at(op.source, line)]
     collectives = [row for row in report.collectives if any(_is_at(s, line) for s in _sources(row))]
     return (
-        operator_section(f"Operators at {line}", group_operators(operators), report.compute_time_s, least_share=0),
+        operator_section(
+            f"Operators at {line}", group_operators(operators), report.compute_time_s, least_share=0
+        ),
         collective_section(f"Collectives for {line}", group_collectives(collectives)),
     )
 
@@ -117,7 +132,12 @@ def _touching(report: Report, names: Iterable[str]) -> Section:
         for row in report.collectives
         if wanted.intersection(row.tensors)
     )
-    note = "" if rows else "None: it is used as it is placed, or its users take a part of what a device holds."
+    note = (
+        ""
+        if rows
+        else "None: it is used as it is placed, or its users take a part of what a device holds."
+    )
+
     return Section("Collectives that move it", columns, rows, note)
 
 
@@ -142,17 +162,32 @@ def _share_of(length: int, axes: Sequence[str], size: dict[str, int]) -> str:
 def _parse_placement(placement: str) -> tuple[tuple[tuple[str, ...], ...], tuple[str, ...]]:
     """The axes of every dim, and the unreduced ones, of a placement's text: "[data*model, -] sum(x,y)"."""
     inner, _, tail = placement.removeprefix("[").partition("]")
-    dims = tuple(() if part == "-" else tuple(part.split("*")) for part in inner.split(", ")) if inner else ()
+    dims = (
+        tuple(() if part == "-" else tuple(part.split("*")) for part in inner.split(", "))
+        if inner
+        else ()
+    )
     found = re.fullmatch(r" (?:sum|max|min)\((.*)\)", tail)
     return dims, tuple(found[1].split(",")) if found else ()
 
 
 def _unknown(report: Report, name: str) -> str:
-    inputs, outputs = ([group.label for group in group_tensors(rows)] for rows in (report.inputs, report.outputs))
+    inputs, outputs = (
+        [group.label for group in group_tensors(rows)] for rows in (report.inputs, report.outputs)
+    )
     paths = [row.name for row in (*report.inputs, *report.outputs)]
     lines = [op.source.partition(" (")[0] for op in report.operators if op.source]
     known = list(dict.fromkeys([*inputs, *outputs, *paths, *lines]))
     containing = [text for text in known if name and name.lower() in text.lower()]
-    close = list(dict.fromkeys([*get_close_matches(name, known, n=_CLOSE, cutoff=0.5), *containing]))[:_CLOSE]
-    hint = f"Close to it: {', '.join(close)}." if close else f"There are, for example: {', '.join(known[:_CLOSE])}."
-    return f"the plan of {report.function} has no input, output or source line called {name!r}. {hint}"
+    close = list(
+        dict.fromkeys([*get_close_matches(name, known, n=_CLOSE, cutoff=0.5), *containing])
+    )[:_CLOSE]
+    hint = (
+        f"Close to it: {', '.join(close)}."
+        if close
+        else f"There are, for example: {', '.join(known[:_CLOSE])}."
+    )
+
+    return (
+        f"the plan of {report.function} has no input, output or source line called {name!r}. {hint}"
+    )

@@ -20,7 +20,12 @@ def front_section(reports: Sequence[Report]) -> Section:
     names = ("memory limit", "peak memory", "objective", "step time", "communication", "gap")
     columns = (*(Heading(name, right=True) for name in names), Heading("mesh"))
     name = reports[0].function if reports else ""
-    return Section(f"Time and memory of {name}", columns, tuple(map(_row, reports)), _NOTE + _to_measure(reports))
+    return Section(
+        f"Time and memory of {name}",
+        columns,
+        tuple(map(_row, reports)),
+        _NOTE + _to_measure(reports),
+    )
 
 
 def _to_measure(reports: Sequence[Report]) -> str:
@@ -32,8 +37,13 @@ def _to_measure(reports: Sequence[Report]) -> str:
 
 
 def _row(report: Report) -> tuple[str, ...]:
-    limit = "-" if report.memory_limit_bytes is None else format_quantity(report.memory_limit_bytes, "bytes")
+    limit = (
+        "-"
+        if report.memory_limit_bytes is None
+        else format_quantity(report.memory_limit_bytes, "bytes")
+    )
     times = (report.objective_s, report.step_time_s, report.communication_time_s)
+
     return (
         limit,
         format_quantity(report.peak_memory_bytes, "bytes"),

@@ -70,7 +70,9 @@ class CollectiveGroup(RunGroup[CollectiveRow]):
         return sum(known) if len(known) == len(self.members) else None
 
 
-def group_tensors(rows: Sequence[TensorRow], among: Sequence[TensorRow] = ()) -> tuple[TensorGroup, ...]:
+def group_tensors(
+    rows: Sequence[TensorRow], among: Sequence[TensorRow] = ()
+) -> tuple[TensorGroup, ...]:
     """`rows` in groups, in the order of their first members.
 
     A label has "*" for every number that differs where the group is all that the pattern matches in `rows` and
@@ -78,20 +80,32 @@ def group_tensors(rows: Sequence[TensorRow], among: Sequence[TensorRow] = ()) ->
     """
     matching = Counter(_NUMBER.sub("*", name) for name in {row.name for row in (*rows, *among)})
     groups = _grouped(
-        rows, lambda row: (_NUMBER.sub("*", row.name), row.shape, row.dtype, row.placement, row.local_bytes)
+        rows,
+        lambda row: (
+            _NUMBER.sub("*", row.name),
+            row.shape,
+            row.dtype,
+            row.placement,
+            row.local_bytes,
+        ),
     )
     return tuple(TensorGroup(_label(group, matching), group) for group in groups)
 
 
 def group_operators(rows: Iterable[OperatorRow]) -> tuple[OperatorGroup, ...]:
     """`rows` in groups, in the order of their first members."""
-    groups = _grouped(rows, lambda row: (row.kind, row.phase, row.source, row.ins, row.outs, row.split))
+    groups = _grouped(
+        rows, lambda row: (row.kind, row.phase, row.source, row.ins, row.outs, row.split)
+    )
     return tuple(OperatorGroup(group) for group in groups)
 
 
 def group_collectives(rows: Iterable[CollectiveRow]) -> tuple[CollectiveGroup, ...]:
     """`rows` in groups, the longest time first."""
-    groups = [CollectiveGroup(g) for g in _grouped(rows, lambda row: (row.role, row.kind, row.axes, row.source))]
+    groups = [
+        CollectiveGroup(g)
+        for g in _grouped(rows, lambda row: (row.role, row.kind, row.axes, row.source))
+    ]
     return tuple(sorted(groups, key=lambda group: -group.time_s))
 
 
@@ -112,7 +126,9 @@ def _grouped(rows: Iterable[Row], key: Callable[[Row], Hashable]) -> list[tuple[
 def _label(group: tuple[TensorRow, ...], matching: Counter[str]) -> str:
     first = group[0].name
     pattern = _NUMBER.sub("*", first)
-    places = [sorted(set(numbers)) for numbers in zip(*(_numbers(row) for row in group), strict=True)]
+    places = [
+        sorted(set(numbers)) for numbers in zip(*(_numbers(row) for row in group), strict=True)
+    ]
     names = {row.name for row in group}
     if len(names) == matching[pattern]:
         shown = [str(numbers[0]) if len(numbers) == 1 else "*" for numbers in places]
@@ -120,6 +136,7 @@ def _label(group: tuple[TensorRow, ...], matching: Counter[str]) -> str:
         shown = [_ranges(numbers) for numbers in places]
     else:
         return f"{first} and {len(names) - 1} like it"
+
     rest = iter(shown)
     return _NUMBER.sub(lambda _: next(rest), first)
 

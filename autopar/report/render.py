@@ -51,7 +51,14 @@ def rich_sections(parts: Sequence[Section]) -> RenderableType:
 def plain(renderable: RenderableType) -> str:
     """What a terminal of 120 columns without colour would show, lines without trailing blanks."""
     out = StringIO()
-    console = Console(file=out, width=WIDTH, color_system=None, force_terminal=False, force_jupyter=False, _environ={})
+    console = Console(
+        file=out,
+        width=WIDTH,
+        color_system=None,
+        force_terminal=False,
+        force_jupyter=False,
+        _environ={},
+    )
     console.print(renderable)
     return "\n".join(line.rstrip() for line in out.getvalue().strip("\n").splitlines()) + "\n"
 
@@ -86,7 +93,10 @@ def _rich_table(part: Section) -> Table:
     table = Table(box=box.SIMPLE_HEAD if headed else None, show_header=headed, padding=(0, 1))
     for column in part.columns:
         table.add_column(
-            Text(column.name), justify="right" if column.right else "left", no_wrap=column.right, overflow="fold"
+            Text(column.name),
+            justify="right" if column.right else "left",
+            no_wrap=column.right,
+            overflow="fold",
         )
     for row in part.rows:
         table.add_row(*(Text(cell) for cell in row))
@@ -105,10 +115,14 @@ def _html_table(part: Section) -> str:
         lines += [f"<tr>{heads}</tr>"] if any(column.name for column in part.columns) else []
         for row in part.rows:
             cells = zip(row, part.columns, strict=True)
-            lines.append(f"<tr>{''.join(f'<td{_right(c)}>{escape(cell)}</td>' for cell, c in cells)}</tr>")
+            lines.append(
+                f"<tr>{''.join(f'<td{_right(c)}>{escape(cell)}</td>' for cell, c in cells)}</tr>"
+            )
         lines.append("</table></div>")
+
     if part.note:
         lines.append(f"<p>{escape(part.note)}</p>")
+
     return "\n".join(lines)
 
 

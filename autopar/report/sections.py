@@ -77,6 +77,7 @@ def price_section(prices: Sequence[ConstraintPrice], report: Report) -> Section:
     if report.gap:
         gap = format_quantity(report.objective_s - report.lower_bound_s, "time")
         note += f" Of that up to {gap} may be what the search missed, rather than what the constraint costs."
+
     return Section("What the constraints cost", columns, rows, note)
 
 
@@ -84,18 +85,33 @@ def cost_lines(report: Report) -> tuple[tuple[str, str], ...]:
     """The name and value of what a step costs, and how good that is."""
     step, serial, compute, communication = (
         format_quantity(seconds, "time")
-        for seconds in (report.step_time_s, report.serial_time_s, report.compute_time_s, report.communication_time_s)
+        for seconds in (
+            report.step_time_s,
+            report.serial_time_s,
+            report.compute_time_s,
+            report.communication_time_s,
+        )
     )
-    objective, bound = (format_quantity(s, "time") for s in (report.objective_s, report.lower_bound_s))
+    objective, bound = (
+        format_quantity(s, "time") for s in (report.objective_s, report.lower_bound_s)
+    )
+
     return (
         ("step time", f"{step}{_error(report)}"),
-        ("one by one", f"{serial} = compute {compute} + communication {communication}{_hidden(report)}"),
+        (
+            "one by one",
+            f"{serial} = compute {compute} + communication {communication}{_hidden(report)}",
+        ),
         (
             "objective",
             f"{objective} (what was minimised: in buckets, not overlapped, new arguments written), lower bound {bound}",
         ),
         ("quality", _quality(report)),
-        *((("stopped", f"by {report.stopped}: the best so far, another run may differ"),) if report.stopped else ()),
+        *(
+            (("stopped", f"by {report.stopped}: the best so far, another run may differ"),)
+            if report.stopped
+            else ()
+        ),
     )
 
 
@@ -103,7 +119,11 @@ def _error(report: Report) -> str:
     """The error of the step time, and what most of it is due to."""
     if report.step_error_s is None:
         return ""
-    share = format_quantity(report.step_error_s / report.step_time_s, "percent") if report.step_time_s else "0 %"
+    share = (
+        format_quantity(report.step_error_s / report.step_time_s, "percent")
+        if report.step_time_s
+        else "0 %"
+    )
     return f" +- {share} (one standard error, mostly of {report.errors[0].source})"
 
 
@@ -114,7 +134,9 @@ def _hidden(report: Report) -> str:
     return f", of which {_share(report.hidden_time_s, report.communication_time_s)} hidden"
 
 
-def tensor_section(title: str, rows: Sequence[TensorRow], among: Sequence[TensorRow] = ()) -> Section:
+def tensor_section(
+    title: str, rows: Sequence[TensorRow], among: Sequence[TensorRow] = ()
+) -> Section:
     """A row for every group of tensors; `among` as in `group_tensors`."""
     columns = (
         *(Heading(name) for name in ("tensor", "type", "placement")),
@@ -132,6 +154,7 @@ def tensor_section(title: str, rows: Sequence[TensorRow], among: Sequence[Tensor
         )
         for group in groups
     )
+
     return Section(title, columns, cells, "" if cells else "None.")
 
 
@@ -145,8 +168,13 @@ def operator_section(
     if others:
         count = sum(group.runs for group in others)
         time = sum(group.time_s for group in others)
-        figures = (format_quantity(count, "count"), format_quantity(time, "time"), _share(time, compute_time_s))
+        figures = (
+            format_quantity(count, "count"),
+            format_quantity(time, "time"),
+            _share(time, compute_time_s),
+        )
         rows.append(("all others", "", "", "", "", *figures))
+
     columns = (
         *(Heading(name) for name in ("operator", "phase", "source", "operands -> results")),
         *(Heading(name, right=True) for name in ("parts", "count", "time", "share")),
@@ -166,6 +194,7 @@ def collective_section(title: str, groups: Sequence[CollectiveGroup]) -> Section
     )
     if not groups:
         return Section(title, columns, (), "None: nothing crosses a link.")
+
     runs = sum(group.runs for group in groups)
     size = format_quantity(sum(group.size_bytes for group in groups), "bytes")
     time = format_quantity(sum(group.time_s for group in groups), "time")
@@ -173,7 +202,11 @@ def collective_section(title: str, groups: Sequence[CollectiveGroup]) -> Section
         *(_collective_cells(group) for group in groups),
         ("all", "", "", "", format_quantity(runs, "count"), "", size, time, show_exposed(total)),
     ]
-    note = "Exposed is the part of the step that is due to it; the rest is hidden behind computing." if is_known else ""
+    note = (
+        "Exposed is the part of the step that is due to it; the rest is hidden behind computing."
+        if is_known
+        else ""
+    )
     return Section(title, columns, tuple(row[: len(columns)] for row in rows), note)
 
 
@@ -217,10 +250,15 @@ def _overview(report: Report) -> Section:
         *cost_lines(report),
         *((("carried", _carried(report)),) if report.carried else ()),
         *((("padded", _padded(report)),) if report.padding else ()),
-        *((("loops", f"in up to {report.loop_parts} parts side by side"),) if report.loop_parts > 1 else ()),
+        *(
+            (("loops", f"in up to {report.loop_parts} parts side by side"),)
+            if report.loop_parts > 1
+            else ()
+        ),
         *(("rules found by trial", operator) for operator in report.found_rules),
         *(("no price inside", operator) for operator in report.unpriced),
     )
+
     return Section(f"Plan of {report.function}", (Heading(""), Heading("")), rows, FORECAST)
 
 
@@ -245,20 +283,26 @@ def _quality(report: Report) -> str:
 
 
 def _memory(report: Report) -> Section:
-    inputs, outputs = (sum(row.local_bytes for row in rows) for rows in (report.inputs, report.outputs))
-    peak, limit = report.peak_memory_bytes, report.memory_limit_bytes
+    inputs, outputs = (
+        sum(row.local_bytes for row in rows) for rows in (report.inputs, report.outputs)
+    )
+    peak = report.peak_memory_bytes
+    limit = report.memory_limit_bytes
     rows = (
         ("inputs", format_quantity(inputs, "bytes")),
         ("the rest, at the peak", format_quantity(max(peak - inputs, 0), "bytes")),
         ("peak", format_quantity(peak, "bytes")),
         (
             "limit",
-            "none" if limit is None else f"{format_quantity(limit, 'bytes')}, of which {_share(peak, limit)} used",
+            "none"
+            if limit is None
+            else f"{format_quantity(limit, 'bytes')}, of which {_share(peak, limit)} used",
         ),
         ("outputs", format_quantity(outputs, "bytes")),
         *_recomputed(report),
     )
     note = "Inputs live throughout a step unless donated; outputs count as part of the rest once they are made."
+
     return Section("Memory of a device", (Heading(""), Heading("")), rows, note)
 
 
@@ -266,9 +310,15 @@ def _recomputed(report: Report) -> tuple[tuple[str, str], ...]:
     what = report.recomputation
     if what is None:
         return ()
-    count, time = format_quantity(what.operators, "count"), format_quantity(what.time_s, "time")
+    count = format_quantity(what.operators, "count")
+    time = format_quantity(what.time_s, "time")
     saved = format_quantity(what.saved_bytes, "bytes")
-    return (("recomputed", f"{count} operators, {time} a step, in place of {saved} kept for the backward pass"),)
+    return (
+        (
+            "recomputed",
+            f"{count} operators, {time} a step, in place of {saved} kept for the backward pass",
+        ),
+    )
 
 
 def _alive(report: Report) -> Section:
@@ -298,6 +348,7 @@ def _collective_cells(group: CollectiveGroup) -> tuple[str, ...]:
     row = group.members[0]
     smallest, largest = (f(member.size_bytes for member in group.members) for f in (min, max))
     sizes = dict.fromkeys((format_quantity(smallest, "bytes"), format_quantity(largest, "bytes")))
+
     return (
         row.role,
         row.kind,

@@ -166,10 +166,15 @@ def summarise(
     `priced_for` is the cluster whose roofline `planned` is priced by; with another pricing nothing is known of overlap
     and errors.
     """
-    plan, program, spent = planned.plan, planned.program, planned.account
+    plan = planned.plan
+    program = planned.program
+    spent = planned.account
     step = step_schedule(planned, priced_for)
-    exposed = {id(event.instruction): float(event.weight_s) for event in step.events if event.communicates}
-    stage, graph = plan.stage, planned.graph
+    exposed = {
+        id(event.instruction): float(event.weight_s) for event in step.events if event.communicates
+    }
+    stage = plan.stage
+    graph = planned.graph
 
     def row(value: int) -> TensorRow:
         v = program.values[value]
@@ -194,7 +199,9 @@ def summarise(
         spent.communication_time_s,
         spent.peak_memory_bytes,
         memory_limit_bytes,
-        tuple(_tensor_row(t, p, stage.mesh) for t, p in zip(graph.inputs, stage.inputs, strict=True)),
+        tuple(
+            _tensor_row(t, p, stage.mesh) for t, p in zip(graph.inputs, stage.inputs, strict=True)
+        ),
         tuple(
             _tensor_row(t, p, stage.mesh, graph.output_name(n))
             for n, (t, p) in enumerate(zip(graph.outputs, stage.outputs, strict=True))
@@ -248,7 +255,9 @@ def recomputation(planned: Planned) -> Recomputation | None:
     again = [i for i in twins if i.op.recomputes != i.op.id]
     read = {v for i in program.instructions if not _is_twin(i) for v in i.ins}
     seconds = sum(program.runs(i) * planned.pricing.op_cost(i.op, i.strategy) for i in again)
-    saved = sum(program.runs(i) * program.local_bytes(v) for i in twins for v in i.outs if v in read)
+    saved = sum(
+        program.runs(i) * program.local_bytes(v) for i in twins for v in i.outs if v in read
+    )
     return Recomputation(len(twins), seconds, int(saved))
 
 
@@ -256,9 +265,13 @@ def _is_twin(instruction: Instruction) -> TypeGuard[Compute]:
     return isinstance(instruction, Compute) and instruction.op.recomputes is not None
 
 
-def _tensor_row(tensor: TensorInfo, placement: Placement, mesh: DeviceMesh, name: str = "") -> TensorRow:
+def _tensor_row(
+    tensor: TensorInfo, placement: Placement, mesh: DeviceMesh, name: str = ""
+) -> TensorRow:
     size = 0 if tensor.on_host else placement.local_size(tensor.shape, mesh) * tensor.itemsize
-    return TensorRow(name or tensor.name, tensor.shape, tensor.dtype, _where(tensor, placement), size)
+    return TensorRow(
+        name or tensor.name, tensor.shape, tensor.dtype, _where(tensor, placement), size
+    )
 
 
 def _where(tensor: TensorInfo, placement: Placement) -> str:
@@ -274,7 +287,8 @@ def _operator_rows(step: StepSchedule, program: ShardedProgram) -> tuple[Operato
     found: list[OperatorRow] = []
     for one, _, _, _, time_s, runs, _, _ in step.events:
         if isinstance(one, Compute):
-            op, strategy = one.op, one.strategy
+            op = one.op
+            strategy = one.strategy
             phase = op.phase if op.recomputes is None else "recompute"
             key = (op.kind, op.source, op.scope, phase, id(strategy), time_s, runs)
             row = known.get(key)
@@ -285,6 +299,7 @@ def _operator_rows(step: StepSchedule, program: ShardedProgram) -> tuple[Operato
             found.append(row)
         elif not one.is_collective:
             found.append(_local_row(program, one, runs))
+
     return tuple(found)
 
 
@@ -293,13 +308,25 @@ def _local_row(program: ShardedProgram, move: Move, runs: float) -> OperatorRow:
     before, after = (program.values[value].placement for value in (*move.ins, *move.outs))
     parts = program.mesh.product(after.split_axes)
     shown = (str(before),), (str(after),)
-    return OperatorRow(f"local {move.kind}", move.source, "", move.role, *shown, parts, move.time_s, runs)
+    return OperatorRow(
+        f"local {move.kind}", move.source, "", move.role, *shown, parts, move.time_s, runs
+    )
 
 
 def _collective_row(planned: Planned, move: Move, exposed_s: float) -> CollectiveRow:
     tensors = tuple(_label(planned, planned.program.values[v].tensor) for v in move.ins)
+
     return CollectiveRow(
-        *(move.kind, move.axes, move.size_bytes, move.time_s, move.role, move.source, move.reason, tensors),
+        *(
+            move.kind,
+            move.axes,
+            move.size_bytes,
+            move.time_s,
+            move.role,
+            move.source,
+            move.reason,
+            tensors,
+        ),
         runs=planned.program.runs(move),
         exposed_s=exposed_s,
     )

@@ -44,7 +44,10 @@ class Timeline:
 
     def to_json(self) -> str:
         """The trace as JSON, for https://ui.perfetto.dev or chrome://tracing."""
-        return json.dumps({"displayTimeUnit": "ms", "traceEvents": self.events()}, allow_nan=False) + "\n"
+        return (
+            json.dumps({"displayTimeUnit": "ms", "traceEvents": self.events()}, allow_nan=False)
+            + "\n"
+        )
 
     def save(self, path: str | Path) -> None:
         """Writes the trace to `path`.
@@ -56,38 +59,68 @@ class Timeline:
             Path(path).write_text(self.to_json(), encoding="utf-8")
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
-            raise AutoparError(f"the timeline cannot be written to {path}: {reason}. Choose another path.") from error
+            raise AutoparError(
+                f"the timeline cannot be written to {path}: {reason}. Choose another path."
+            ) from error
 
     def _names(self) -> Iterator[dict[str, Any]]:
         process = f"a device of {self.program.mesh}: {self.function}"
-        yield {"ph": "M", "name": "process_name", "pid": _PROCESS, "tid": 0, "args": {"name": process}}
+        yield {
+            "ph": "M",
+            "name": "process_name",
+            "pid": _PROCESS,
+            "tid": 0,
+            "args": {"name": process},
+        }
+
         for thread, name in _NAMES.items():
-            yield {"ph": "M", "name": "thread_name", "pid": _PROCESS, "tid": thread, "args": {"name": name}}
+            yield {
+                "ph": "M",
+                "name": "thread_name",
+                "pid": _PROCESS,
+                "tid": thread,
+                "args": {"name": name},
+            }
 
     def _spans(self) -> list[tuple[LoopSpan, bool]]:
         """The regions that take time, each on the threads that it occupies."""
         spans = [span for span in self.schedule.spans if span.end_s > span.start_s]
-        return [(span, thread) for span in spans for thread in (False, True) if span.communicates or not thread]
+        return [
+            (span, thread)
+            for span in spans
+            for thread in (False, True)
+            if span.communicates or not thread
+        ]
 
     def _span(self, span_on: tuple[LoopSpan, bool]) -> dict[str, Any]:
         span, communicates = span_on
         kind = self.program.tree.kind(span.region)
         args = {"runs in a round of what is around it": span.rounds, "shown": "the first"}
-        return _event(f"{kind} x {span.rounds:g}", "region", communicates, span.start_s, span.end_s, args)
+        return _event(
+            f"{kind} x {span.rounds:g}", "region", communicates, span.start_s, span.end_s, args
+        )
 
     def _slice(self, event: Event) -> dict[str, Any]:
         one = event.instruction
         args: dict[str, Any] = {"runs": event.runs, "alone_us": event.time_s * _MICROSECONDS}
         if isinstance(one, Move):
-            category, name = ("collective" if event.communicates else "local move"), f"{one.kind}[{','.join(one.axes)}]"
-            args |= {"role": one.role, "bytes": one.size_bytes, "source": one.source, "reason": one.reason}
+            category = "collective" if event.communicates else "local move"
+            name = f"{one.kind}[{','.join(one.axes)}]"
+            args |= {
+                "role": one.role,
+                "bytes": one.size_bytes,
+                "source": one.source,
+                "reason": one.reason,
+            }
         else:
-            category, name = one.op.phase, one.op.kind
+            category = one.op.phase
+            name = one.op.kind
             args |= {"source": one.op.source, "scope": one.op.scope, "role": one.op.phase}
             args |= {
                 "bytes": sum(self.program.local_bytes(v) for v in (*one.ins, *one.outs)),
                 "local": _types(self, one),
             }
+
         shown = f"{name} ({args['source']})" if args["source"] else name
         return _event(shown, category, event.communicates, event.start_s, event.end_s, args)
 
@@ -113,6 +146,8 @@ def _types(timeline: Timeline, one: Compute) -> str:
 
     def show(values: tuple[int, ...]) -> str:
         placed = (timeline.program.values[v] for v in values)
-        return ", ".join(f"{v.tensor.dtype}{list(v.placement.local_shape(v.tensor.shape, mesh))}" for v in placed)
+        return ", ".join(
+            f"{v.tensor.dtype}{list(v.placement.local_shape(v.tensor.shape, mesh))}" for v in placed
+        )
 
     return f"{show(one.ins)} -> {show(one.outs)}"

@@ -26,7 +26,9 @@ def search_best(tasks: Sequence[Task], meshes: Sequence[DeviceMesh]) -> tuple[in
     tasks = begun(tasks)
     planned = find_at([place for task in tasks for place in places_of(task, meshes)])
     position = next(n for n, task in enumerate(tasks) if task.graph is planned.task.graph)
-    planned = replace(planned, plan=replace(planned.plan, space=planned.plan.space + _variants(tasks)))
+    planned = replace(
+        planned, plan=replace(planned.plan, space=planned.plan.space + _variants(tasks))
+    )
     return position, announced(tasks[position], planned)
 
 

@@ -90,12 +90,20 @@ def race(
     known = list(bounds) if bounds is not None else [-inf] * len(entrants)
     enough = max(TIE, gap_tolerance)
     turn = {n: place for place, n in enumerate(order or range(len(entrants)))}
-    started, finished = [False] * len(entrants), [False] * len(entrants)
+    started = [False] * len(entrants)
+    finished = [False] * len(entrants)
     misfits: dict[int, AutoparError] = {}
-    winner, best, found = None, below, None
+    winner = None
+    best = below
+    found = None
     last: Sequence[int] = range(len(entrants))
+
     while True:
-        running = [n for n, bound in enumerate(known) if not finished[n] and not reaches(bound, best, enough)]
+        running = [
+            n
+            for n, bound in enumerate(known)
+            if not finished[n] and not reaches(bound, best, enough)
+        ]
         for n in {*last}.difference(running, [winner], compress(last, (finished[n] for n in last))):
             ruled_out(n)
         last = running
@@ -115,7 +123,9 @@ def race(
             continue
         started[leader] = True
         if progress.found is not None and not reaches(progress.objective, best):
-            winner, best, found = leader, progress.objective, progress.found
+            winner = leader
+            best = progress.objective
+            found = progress.found
         if progress.misfit is not None:
             misfits[leader] = progress.misfit
         finished[leader] = reaches(progress.bound, progress.objective, enough)

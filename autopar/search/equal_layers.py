@@ -33,7 +33,9 @@ class EqualLayersSolve(LimitedSolve):
 
     def lifted(self, solution: Solution) -> Solution:
         """A solution of the quotient as one of the whole Problem, of which it proves nothing."""
-        return replace(solution, choice=self.small.lift(solution.choice), lower_bound=0.0, witness=())
+        return replace(
+            solution, choice=self.small.lift(solution.choice), lower_bound=0.0, witness=()
+        )
 
     def planned(self, solution: Solution) -> Planned:
         """The plan that a choice of the quotient is."""
@@ -57,4 +59,6 @@ def equally(attempt: LimitedSolve) -> EqualLayersSolve | None:
     small = quotient(attempt.problem(0.0))
     if small is None:
         return None
-    return EqualLayersSolve(attempt.task, attempt.ground, attempt.left, attempt.step_kinds, whole=attempt, small=small)
+    return EqualLayersSolve(
+        attempt.task, attempt.ground, attempt.left, attempt.step_kinds, whole=attempt, small=small
+    )

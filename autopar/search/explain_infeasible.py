@@ -23,9 +23,13 @@ _SHOWN = 3
 class NoPlan(NoFeasiblePlan):
     """Proven: there is no plan. `clash` finds out what clashes, as a sentence; `advice` is what to do."""
 
-    def __init__(self, what: str, clash: Callable[[], str], advice: str, min_peak_bytes: int | None = None) -> None:
+    def __init__(
+        self, what: str, clash: Callable[[], str], advice: str, min_peak_bytes: int | None = None
+    ) -> None:
         super().__init__(f"{what}. {advice}", min_peak_bytes)
-        self.what, self.clash, self.advice = what, clash, advice
+        self.what = what
+        self.clash = clash
+        self.advice = advice
 
     def explained(self) -> NoFeasiblePlan:
         """The error that names what clashes."""
@@ -54,7 +58,11 @@ class NothingFits(NoPlan):
             f"found is {smallest:,} bytes{proven}"
         )
         super().__init__(what, clash, f"{raise_to(smallest)}, {use_less(planned.graph)}.", smallest)
-        self.where, self.limit, self.planned, self.least_bytes, self.look = where, limit, planned, least_bytes, look
+        self.where = where
+        self.limit = limit
+        self.planned = planned
+        self.least_bytes = least_bytes
+        self.look = look
 
     def explained(self) -> NoFeasiblePlan:
         """The error that names what clashes, and the smallest peak that can be found."""
@@ -77,7 +85,9 @@ def refusal(misfits: Sequence[AutoparError]) -> AutoparError:
     """
     unknown = [misfit for misfit in misfits if isinstance(misfit, Unsolved)]
     told = unknown or misfits
-    peaks = [m for m in told if isinstance(m, NoFeasiblePlan | Unsolved) and m.min_peak_bytes is not None]
+    peaks = [
+        m for m in told if isinstance(m, NoFeasiblePlan | Unsolved) and m.min_peak_bytes is not None
+    ]
     return min(reversed(peaks), key=_needs) if peaks else told[0]
 
 
@@ -92,12 +102,16 @@ def unsolved(planned: Planned, limit_bytes: int, where: str) -> Unsolved:
 
     `where` is the mesh.
     """
-    program, smallest, stop = planned.program, planned.account.peak_memory_bytes, planned.task.stop
+    program = planned.program
+    smallest = planned.account.peak_memory_bytes
+    stop = planned.task.stop
     ended = f", until the search was ended by {stop}" if stop.reason else ""
     largest = [program.values[v] for v in planned.account.peak_values[:_SHOWN]]
     names = ", ".join(
-        f"{shown(planned.graph, v.tensor)} {v.placement} ({program.local_bytes(v.id):,} bytes)" for v in largest
+        f"{shown(planned.graph, v.tensor)} {v.placement} ({program.local_bytes(v.id):,} bytes)"
+        for v in largest
     )
+
     return Unsolved(
         f"no plan was found on mesh {where} that fits in the memory limit of {limit_bytes:,} bytes a device, and none "
         f"was proven impossible{ended}: the smallest peak found is {smallest:,} bytes. Largest at the peak: {names}. "
@@ -131,29 +145,43 @@ class Moments:
         sizes: dict[int, float] = {}
         for use in self.problem.usages:
             if use.start <= time < use.stop:
-                sizes[use.node] = sizes.get(use.node, 0.0) + float(use.size_bytes[self.choice[use.node]])
+                sizes[use.node] = sizes.get(use.node, 0.0) + float(
+                    use.size_bytes[self.choice[use.node]]
+                )
+
         names = dict(self._names())
         running = self.space.operator_variables.get(time)
         if running in names:  # counted with it are arguments and what nobody reads later
             names[running] = f"what {self.graph.ops[time].kind} reads and makes"
-        largest = sorted((v for v in sizes if sizes[v] and v in names), key=lambda v: (-sizes[v], v))[:_SHOWN]
+
+        largest = sorted(
+            (v for v in sizes if sizes[v] and v in names), key=lambda v: (-sizes[v], v)
+        )[:_SHOWN]
         listed = ", ".join(f"{names[v]} ({int(sizes[v]):,} bytes)" for v in largest)
         ops = self.graph.ops
-        where = f"{ops[time].kind} ({ops[time].source})" if time < len(ops) else "the end of the step"
+        where = (
+            f"{ops[time].kind} ({ops[time].source})" if time < len(ops) else "the end of the step"
+        )
         total = int(sum(sizes.values()))
-        return f"{where}, where the choice of least memory holds {total:,} bytes, most of all {listed}"
+        return (
+            f"{where}, where the choice of least memory holds {total:,} bytes, most of all {listed}"
+        )
 
     def _names(self) -> Iterator[tuple[int, str]]:
         """What every variable of the space is, by its number."""
-        graph, space = self.graph, self.space
+        graph = self.graph
+        space = self.space
         for n, tensor in enumerate(graph.inputs):
             yield n, shown(self.graph, tensor)
+
         for op, variable in space.operator_variables.items():
             if graph.ops[op].outs:
                 yield variable, shown(self.graph, graph.ops[op].outs[0])
+
         first = len(space.inputs) + sum(1 for strategies in space.strategies if strategies)
         for copy in self.flow.copies:
             yield first + copy.id, f"a copy of {shown(self.graph, copy.tensor)}"
+
         for position, variable in space.output_variables.items():
             if variable >= len(space.inputs):
                 yield variable, f"{graph.output_name(position)} {_form(graph.outputs[position])}"
@@ -173,21 +201,31 @@ def blame(found: Clash | None, constraints: Sequence[str], moments: Moments | No
     """What clashes, as sentences: `constraints` by the position of their groups, and the limit at some moments."""
     if found is None:
         return "What of it clashes was not found out within the limits on work."
+
     held = [constraints[n] for n in found.groups]
-    limits = [f"the memory limit at {moments.show(time)}" for time in found.times[:_SHOWN]] if moments else []
+    limits = (
+        [f"the memory limit at {moments.show(time)}" for time in found.times[:_SHOWN]]
+        if moments
+        else []
+    )
     if len(found.times) > _SHOWN:
         limits.append(f"and at {len(found.times) - _SHOWN} more operators")
     if held:
         return f"These clash: {'; '.join([*held, *limits])}. {_claim(found)}"
     if limits:
         return f"No constraint is to blame, but {'; '.join(limits)}. {_claim(found)}"
+
     return "No constraint and no limit is to blame: the function itself leaves no plan."
 
 
 def _claim(found: Clash) -> str:
     """What is proven of a clash."""
     if found.is_smallest:
-        return "Nothing less clashes." if len(found.groups) + len(found.times) > 1 else "That alone is too much."
+        return (
+            "Nothing less clashes."
+            if len(found.groups) + len(found.times) > 1
+            else "That alone is too much."
+        )
     if found.is_minimal:
         return "Without any one of these the others can be had."
     return "Possibly not all of these are needed."

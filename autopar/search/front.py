@@ -46,7 +46,9 @@ class Point:
     planned: Planned
 
 
-def find_front(tasks: Sequence[Task], meshes: Sequence[DeviceMesh], points: int) -> tuple[Point, ...]:
+def find_front(
+    tasks: Sequence[Task], meshes: Sequence[DeviceMesh], points: int
+) -> tuple[Point, ...]:
     """At most `points` (>= 2) points, the least memory first: each costs less than all that need less memory.
 
     `tasks` are graphs of one function, with the same limit.
@@ -55,18 +57,22 @@ def find_front(tasks: Sequence[Task], meshes: Sequence[DeviceMesh], points: int)
       NoFeasiblePlan: nothing fits in the tasks' own limit.
     """
     sweeps = [_Sweep(_content(task), meshes) for task in begun(tasks)]
-    outer, stop = tasks[0].memory_limit_bytes, sweeps[0].task.stop
+    outer = tasks[0].memory_limit_bytes
+    stop = sweeps[0].task.stop
     try:
         fastest = _best(sweeps, outer)
     except NoFeasiblePlan as error:
         raise explained(error) from None
+
     announced(tasks[fastest.position], fastest.planned)
     most = fastest.planned.account.peak_memory_bytes
     found = [replace(fastest, limit_bytes=most)]
     try:
-        found.extend(_others(sweeps, fastest.planned, points))  # what came before an interruption stays
+        # what came before an interruption stays
+        found.extend(_others(sweeps, fastest.planned, points))
     except KeyboardInterrupt:
         stop.note("keyboard")
+
     told = thinned(monotone(sorted(found, key=lambda point: (point.limit_bytes, _cost(point)))))
     return tuple(_stopped(point, str(stop)) for point in _spread(told, points))
 
@@ -82,12 +88,16 @@ def _others(sweeps: Sequence[_Sweep], fastest: Planned, points: int) -> Iterator
                 return
             yield _best(sweeps, limit)
         return
+
     if stop.is_over:
         return
-    found, most = list[Point](), fastest.account.peak_memory_bytes
+
+    found = list[Point]()
+    most = fastest.account.peak_memory_bytes
     for point in _lowest(sweeps, most):
         found.append(point)
         yield point
+
     least = min([most, *(point.planned.account.peak_memory_bytes for point in found)])
     for limit in limits(least, most, points)[1:-1]:
         if stop.is_over:
@@ -98,7 +108,9 @@ def _others(sweeps: Sequence[_Sweep], fastest: Planned, points: int) -> Iterator
 def _peaks(sweeps: Sequence[_Sweep], fastest: Planned, points: int) -> Iterator[int]:
     """The peaks of programs of large problems that need less than the fastest: fewer of each, the more there are."""
     for sweep in sweeps:
-        yield from sweep.along.peaks_bytes(fastest, max(2, (points - 1) // len(sweeps) + (len(sweeps) > 1)))
+        yield from sweep.along.peaks_bytes(
+            fastest, max(2, (points - 1) // len(sweeps) + (len(sweeps) > 1))
+        )
 
 
 def _stopped(point: Point, reason: str) -> Point:
@@ -109,9 +121,12 @@ def _stopped(point: Point, reason: str) -> Point:
 
 def _content(task: Task) -> Task:
     """The task, content with plans that are proven to be about as good as any, and with less work on each."""
-    solve, gap = task.options.solve, task.options.front_gap
+    solve = task.options.solve
+    gap = task.options.front_gap
     wanted = max(gap, task.options.gap_tolerance) if gap else 0.0
-    solve = replace(solve, max_rounds=min(1, solve.max_rounds), cp_sat_work=min(_CP_SAT_WORK, solve.cp_sat_work))
+    solve = replace(
+        solve, max_rounds=min(1, solve.max_rounds), cp_sat_work=min(_CP_SAT_WORK, solve.cp_sat_work)
+    )
     return replace(task, options=replace(task.options, solve=solve, gap_tolerance=wanted))
 
 
@@ -120,7 +135,8 @@ def _lowest(sweeps: Sequence[_Sweep], most: int) -> list[Point]:
 
     The program holds more than the Problem counts, so the least peak of the one need not be that of the other.
     """
-    low, high = min(sweep.least_peak_bytes() for sweep in sweeps), most
+    low = min(sweep.least_peak_bytes() for sweep in sweeps)
+    high = most
     found: list[Point] = []
     for _ in range(_HALVINGS):
         middle = max(1, int((low * high) ** 0.5))
@@ -131,6 +147,7 @@ def _lowest(sweeps: Sequence[_Sweep], most: int) -> list[Point]:
             high = min(high, found[-1].planned.account.peak_memory_bytes)
         except (NoFeasiblePlan, Unsolved):
             low = middle
+
     return found
 
 
@@ -138,7 +155,9 @@ def _spread(points: Sequence[Point], count: int) -> tuple[Point, ...]:
     """At most `count` of the points: again and again the one goes whose neighbours are closest in memory."""
     kept = list(points)
     while len(kept) > count:
-        ratios = [kept[n + 1].limit_bytes / kept[n - 1].limit_bytes for n in range(1, len(kept) - 1)]
+        ratios = [
+            kept[n + 1].limit_bytes / kept[n - 1].limit_bytes for n in range(1, len(kept) - 1)
+        ]
         del kept[1 + ratios.index(min(ratios))]
     return tuple(kept)
 
@@ -159,11 +178,16 @@ def monotone(points: Sequence[Point]) -> list[Point]:
     for point in points:
         cheaper = found[-1] if found and _cost(found[-1]) <= _cost(point) else point
         found.append(replace(point, position=cheaper.position, planned=_under(cheaper, point)))
-    bound, bounded = -inf, list[Point]()
+
+    bound = -inf
+    bounded = list[Point]()
     for point in reversed(found):
         plan = point.planned.plan
         bound = min(max(bound, plan.lower_bound_s), plan.objective_s)
-        bounded.append(replace(point, planned=replace(point.planned, plan=replace(plan, lower_bound_s=bound))))
+        bounded.append(
+            replace(point, planned=replace(point.planned, plan=replace(plan, lower_bound_s=bound)))
+        )
+
     return bounded[::-1]
 
 
@@ -182,9 +206,12 @@ def _cost(point: Point) -> float:
 
 def _under(point: Point, other: Point) -> Planned:
     """The plan of `point` under the limit and bound of `other`."""
-    planned, bounded = point.planned, other.planned
+    planned = point.planned
+    bounded = other.planned
     plan = replace(planned.plan, lower_bound_s=bounded.plan.lower_bound_s, space=bounded.plan.space)
-    return replace(planned, task=replace(planned.task, memory_limit_bytes=other.limit_bytes), plan=plan)
+    return replace(
+        planned, task=replace(planned.task, memory_limit_bytes=other.limit_bytes), plan=plan
+    )
 
 
 def _best(sweeps: Sequence[_Sweep], limit: int | None) -> Point:
@@ -196,13 +223,17 @@ def _best(sweeps: Sequence[_Sweep], limit: int | None) -> Point:
             found[position] = sweep.best(limit)
         except (NoFeasiblePlan, Unsolved, InvalidConstraint) as error:
             misfits.append(error)
+
     if not found:
         raise refusal(misfits)
+
     position = min(found, key=lambda n: (found[n].plan.objective_s, n))
     plan = found[position].plan
     bound = min(plan.objective_s, *(planned.plan.lower_bound_s for planned in found.values()))
     limit_bytes = limit if limit is not None else found[position].account.peak_memory_bytes
-    return Point(limit_bytes, position, replace(found[position], plan=replace(plan, lower_bound_s=bound)))
+    return Point(
+        limit_bytes, position, replace(found[position], plan=replace(plan, lower_bound_s=bound))
+    )
 
 
 @dataclass(eq=False)
@@ -218,7 +249,8 @@ class _Sweep:
     is_along: bool = False
 
     def __post_init__(self) -> None:
-        task, flow = self.task, dataflow(self.task.graph)
+        task = self.task
+        flow = dataflow(self.task.graph)
         grounds = [task.ground(task.graph, flow, mesh) for mesh in self.meshes]
         self.grounds = nameable(task, grounds)
         self.places = [MeshSearch(task, ground) for ground in self.grounds]
@@ -233,15 +265,21 @@ class _Sweep:
         """
         if self.is_along and limit is not None:
             return self._best_along(limit)
+
         task = replace(self.task, memory_limit_bytes=limit)
-        known = min(self._fitting(limit), key=lambda planned: planned.plan.objective_s, default=None)
+        known = min(
+            self._fitting(limit), key=lambda planned: planned.plan.objective_s, default=None
+        )
         runs = [place.run(limit, roughly=len(self.places) > 1) for place in self.places]
         below = inf if known is None else known.plan.objective_s
-        finish = race(runs, self.inside, below=below, stop=task.stop, gap_tolerance=task.options.gap_tolerance)
+        finish = race(
+            runs, self.inside, below=below, stop=task.stop, gap_tolerance=task.options.gap_tolerance
+        )
         self.bounds = [max(pair) for pair in zip(self.bounds, finish.bounds, strict=True)]
         found = finish.found or known
         if found is None:
             raise refusal(finish.misfits)
+
         self.met.append(found)
         return settled(task, self.grounds, finish, replace(found, task=task))
 
@@ -254,10 +292,14 @@ class _Sweep:
         found = self.along.within(limit)
         if found is None:
             raise Unsolved(f"no plan was met within {limit:,} bytes, on the way to others")
-        bounds, ended = list(self.bounds), [False] * len(self.places)
+
+        bounds = list(self.bounds)
+        ended = [False] * len(self.places)
         for n, lane in self.lanes.items():
             for covered in (n, *self.inside[n]):
-                bounds[covered], ended[covered] = max(bounds[covered], lane.bound_s(limit)), lane.drawn
+                bounds[covered] = max(bounds[covered], lane.bound_s(limit))
+                ended[covered] = lane.drawn
+
         finish = RaceResult(None, found, found.plan.objective_s, tuple(bounds), tuple(ended))
         free = next(place.found for place in self.places if place.ground is found.ground)
         task = replace(self.task, memory_limit_bytes=limit)

@@ -56,19 +56,27 @@ class Lane:
         """The choices met; only bounds are proven where those `known` cost a share of `enough` too much at most."""
         task = self.attempt.task
         try:
-            curve = DualCurve(self.attempt.problem(0.0), task.options.solver, lambda: not task.stop.is_over)
+            curve = DualCurve(
+                self.attempt.problem(0.0), task.options.solver, lambda: not task.stop.is_over
+            )
         except Infeasible:
             self._refused = True
             return []
+
         curve.prove()
-        if not known.met or any(curve.bound(met.peak) < met.cost * (1 - enough) for met in known.met):
+        if not known.met or any(
+            curve.bound(met.peak) < met.cost * (1 - enough) for met in known.met
+        ):
             curve.choose()
+
         self._curves.append(curve)
         return curve.choices()
 
     def bound_s(self, limit: int) -> float:
         """What no plan within `limit` undercuts."""
-        proven = self._curves[0].bound(float(limit)) if self._curves else inf if self._refused else 0.0
+        proven = (
+            self._curves[0].bound(float(limit)) if self._curves else inf if self._refused else 0.0
+        )
         return max(0.0, self.known_s, proven)
 
     def planned(self, met: Met) -> Planned:
@@ -116,9 +124,15 @@ class FrontCurve:
 
         First that of the smallest choice, then again and again that of the choice that gains most between two.
         """
-        cost, choices = fastest.plan.objective_s, self.choices.by_peak()
+        cost = fastest.plan.objective_s
+        choices = self.choices.by_peak()
         left = [met for met in choices if met.cost > cost * (1 + TIE)]
-        end = _Told(fastest.account.peak_memory_bytes, cost, 1.0 + max((met.peak for met in choices), default=0.0))
+        end = _Told(
+            fastest.account.peak_memory_bytes,
+            cost,
+            1.0 + max((met.peak for met in choices), default=0.0),
+        )
+
         for _ in range(int(_SPARE * count)):
             told = self._told(end.peak)
             missed = [met for met in self._lowered if told and met.peak < told[0].counted]
@@ -138,7 +152,8 @@ class FrontCurve:
         """
         share = self._share(limit)
         for _ in range(_TRIES):
-            best, met = self._fitting(limit), self.choices.best(share * limit)
+            best = self._fitting(limit)
+            met = self.choices.best(share * limit)
             if met is None or (best is not None and best.cost <= met.cost * (1 + TIE)):
                 break
             planned = self._planned(met)
@@ -150,7 +165,11 @@ class FrontCurve:
 
     def _fitting(self, limit: int) -> Met | None:
         """The cheapest choice whose program keeps within the limit."""
-        fitting = [met for met, planned in self._lowered.items() if planned.account.peak_memory_bytes <= limit]
+        fitting = [
+            met
+            for met, planned in self._lowered.items()
+            if planned.account.peak_memory_bytes <= limit
+        ]
         return min(fitting, key=lambda met: self._lowered[met].plan.objective_s, default=None)
 
     def _told(self, below: float) -> list[_Told]:
@@ -163,11 +182,17 @@ class FrontCurve:
 
     def _made(self) -> list[_Told]:
         """All programs."""
-        return [_Told(p.account.peak_memory_bytes, met.cost, met.peak) for met, p in self._lowered.items()]
+        return [
+            _Told(p.account.peak_memory_bytes, met.cost, met.peak)
+            for met, p in self._lowered.items()
+        ]
 
     def _share(self, limit: int) -> float:
         """What the Problem counts of the program whose peak is nearest to the limit; 1: none yet."""
-        spent = [(planned.account.peak_memory_bytes, planned.counted_bytes) for planned in self._lowered.values()]
+        spent = [
+            (planned.account.peak_memory_bytes, planned.counted_bytes)
+            for planned in self._lowered.values()
+        ]
         top, counted = min(spent, key=lambda pair: abs(pair[0] - limit), default=(1, 1.0))
         return counted / top if top else 1.0
 
@@ -186,7 +211,11 @@ class FrontCurve:
 
 
 def _next(
-    told: Sequence[_Told], end: _Told, left: Sequence[Met], made: Sequence[_Told], missed: Met | None
+    told: Sequence[_Told],
+    end: _Told,
+    left: Sequence[Met],
+    made: Sequence[_Told],
+    missed: Met | None,
 ) -> Met | None:
     """The choice left that gains most between two that are told, the last being `end`; if none is, the smallest.
 
@@ -198,20 +227,30 @@ def _next(
     """
     if not told:
         return left[0] if left else None
+
     begin: list[_Told] = []
     if missed is not None:
         share = missed.peak / told[0].counted
         begin = [_Told(share * told[0].peak, missed.cost * (1 + TIE), missed.peak - 1.0)]
-    best, most = None, 0.0
+
+    best = None
+    most = 0.0
     for small, large in pairwise([*begin, *told, end]):
-        between = [p for p in made if small.counted < p.counted < large.counted and small not in begin]
+        between = [
+            p for p in made if small.counted < p.counted < large.counted and small not in begin
+        ]
         known = sorted([small, large, *between], key=_counted)
         for met in left:
             if small.counted < met.peak < large.counted and large.cost < met.cost < small.cost:
                 peak = _expected(met.peak, known)
-                peak = min(peak, met.peak * small.peak / max(1.0, small.counted)) if known == [small, end] else peak
+                peak = (
+                    min(peak, met.peak * small.peak / max(1.0, small.counted))
+                    if known == [small, end]
+                    else peak
+                )
                 gain = log(large.peak / peak) * log(small.cost / met.cost)
                 best, most = (met, gain) if gain > most else (best, most)
+
     return best
 
 
@@ -222,6 +261,7 @@ def _counted(program: _Told) -> float:
 def _expected(counted: float, known: Sequence[_Told]) -> float:
     """The peak of a program of which the Problem counts so much: as the two next to it have it."""
     small, large = next((a, b) for a, b in pairwise(known) if a.counted <= counted <= b.counted)
-    low, least = max(1.0, small.peak), max(1.0, small.counted)
+    low = max(1.0, small.peak)
+    least = max(1.0, small.counted)
     share = log(max(1.0, counted) / least) / log(large.counted / least)
     return low * (large.peak / low) ** share

@@ -43,7 +43,8 @@ class HiddenBytes:
         Not at other times above it: what hides little there may be kept by a cheaper choice.
         """
         assert planned.solution is not None
-        choice, held = planned.solution.choice, self._held(planned)
+        choice = planned.solution.choice
+        held = self._held(planned)
         time = max(held, key=lambda at: held[at])
         if held[time] <= limit:
             return
@@ -70,9 +71,11 @@ class HiddenBytes:
 
         Where the compiler sets aside more than is alive, it does so all along.
         """
-        held, peak = np.array(planned.account.held_bytes, dtype=np.float64), planned.account.peak_memory_bytes
+        held = np.array(planned.account.held_bytes, dtype=np.float64)
+        peak = planned.account.peak_memory_bytes
         held += peak - held.max(initial=0.0)
-        times, served = self.attempt.times_of(planned), len(planned.graph.ops)
+        times = self.attempt.times_of(planned)
+        served = len(planned.graph.ops)
         found: dict[int, float] = {}
         for at in reversed(range(len(held))):
             instruction = planned.program.instructions[at]

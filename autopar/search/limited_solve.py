@@ -64,7 +64,9 @@ class LimitedSolve:
     _refused: list[tuple[float, Infeasible]] = field(default_factory=list[tuple[float, Infeasible]])
     _bounds: dict[float, float] = field(default_factory=dict[float, float])
 
-    def solve(self, limit_bytes: float | None, options: SolveOptions | None = None, below: float = inf) -> Planned:
+    def solve(
+        self, limit_bytes: float | None, options: SolveOptions | None = None, below: float = inf
+    ) -> Planned:
         """The plan under `limit_bytes` on what the Problem counts; its bound is for that limit.
 
         Raises:
@@ -73,7 +75,9 @@ class LimitedSolve:
         """
         problem = self.problem(limit_bytes)
         if limit_bytes is None:
-            return replace(self.planned(self._without_limit(problem, options, below)), problem=problem)
+            return replace(
+                self.planned(self._without_limit(problem, options, below)), problem=problem
+            )
         for refused, reason in self._refused:
             if limit_bytes <= refused:
                 raise reason
@@ -107,7 +111,9 @@ class LimitedSolve:
         every = each_alone(self.ground.graph, self.ground.space, self.task.all_constraints)
         return tuple(Requirement(left.keep, left.ties) for left in every)
 
-    def _without_limit(self, problem: Problem, options: SolveOptions | None, below: float) -> Solution:
+    def _without_limit(
+        self, problem: Problem, options: SolveOptions | None, below: float
+    ) -> Solution:
         """Solved from what stands of it already, unless with little work only."""
         usual = self.task.options.solver
         if options is None and not self.left.ties:
@@ -118,10 +124,16 @@ class LimitedSolve:
                 self.task.tell(self.ground.mesh, None, found.objective, found.lower_bound)
                 return alike(problem, found, usual)
         found = self.solved_by(problem, self.nearby(False), options, below)
-        return found if options is None or options.periodic.quotient else alike(problem, found, usual)
+        return (
+            found if options is None or options.periodic.quotient else alike(problem, found, usual)
+        )
 
     def solved_by(
-        self, problem: Problem, warm: Solution | None, options: SolveOptions | None = None, below: float = inf
+        self,
+        problem: Problem,
+        warm: Solution | None,
+        options: SolveOptions | None = None,
+        below: float = inf,
     ) -> Solution:
         """By the solver, within what is left of the time; what ended it early is noted."""
         stop = self.task.stop
@@ -135,6 +147,7 @@ class LimitedSolve:
         except NothingCheaper as nothing:
             stop.note(nothing.stopped)
             raise
+
         stop.note(found.stopped)
         return found
 
@@ -196,14 +209,28 @@ class LimitedSolve:
 
     def planned(self, solution: Solution) -> Planned:
         """The plan that a choice of the Problem is, and its program."""
-        task, ground = self.task, self.ground
+        task = self.task
+        ground = self.ground
         stage = ground.space.stage(placement_choice(ground.space, solution.choice))
-        pricing, router = ground.pricing(self.step_kinds), ground.router(self.step_kinds)
-        program = build_program(task.graph, ground.flow, stage, router, pricing.step_cost, pack_price(pricing))
+        pricing = ground.pricing(self.step_kinds)
+        router = ground.router(self.step_kinds)
+        program = build_program(
+            task.graph, ground.flow, stage, router, pricing.step_cost, pack_price(pricing)
+        )
         spent = account_of(task.graph, program, pricing)
         bound = solution.lower_bound
         plan = Plan((stage,), solution.objective, bound, step_kinds=self.step_kinds)
-        return Planned(task, plan, program, spent, pricing, ground, counted_bytes=solution.peak, solution=solution)
+
+        return Planned(
+            task,
+            plan,
+            program,
+            spent,
+            pricing,
+            ground,
+            counted_bytes=solution.peak,
+            solution=solution,
+        )
 
     @property
     def where(self) -> str:
@@ -213,25 +240,36 @@ class LimitedSolve:
 
     def clash(self, limit_bytes: float | None) -> str:
         """What clashes where nothing keeps to all constraints, within a limit or without: found by solving."""
-        problem, groups, options = self.free_problem(limit_bytes), self.groups(), self.task.options.solver
+        problem = self.free_problem(limit_bytes)
+        groups = self.groups()
+        options = self.task.options.solver
         with self.task.stop.current():
             options = replace(options, cp_sat_work=min(options.cp_sat_work, CLASH_WORK))
             found = clashing(
                 problem,
                 groups,
                 options,
-                met=[solution.choice for solution in sorted(self.met, key=lambda solution: -solution.peak)],
+                met=[
+                    solution.choice
+                    for solution in sorted(self.met, key=lambda solution: -solution.peak)
+                ],
             )
+
         least = min(self.met, key=lambda solution: solution.peak, default=None)
-        ground, moments = self.ground, None
+        ground = self.ground
+        moments = None
         if least is not None and limit_bytes is not None:
             moments = Moments(ground.graph, ground.flow, ground.space, problem, least.choice)
+
         return blame(found, self._as_written(), moments)
 
     def _as_written(self) -> list[str]:
         """The constraints as their user wrote them; those of the mode say so."""
-        own, mode = set(self.task.constraints), self.task.mode
-        return [str(c) if c in own else f"{c} (of mode {mode!r})" for c in self.task.all_constraints]
+        own = set(self.task.constraints)
+        mode = self.task.mode
+        return [
+            str(c) if c in own else f"{c} (of mode {mode!r})" for c in self.task.all_constraints
+        ]
 
 
 def account_of(graph: OpGraph, program: ShardedProgram, pricing: Pricing) -> Account:
@@ -247,6 +285,7 @@ def account_of(graph: OpGraph, program: ShardedProgram, pricing: Pricing) -> Acc
     compiled = backend_of(compiler_of(pricing)).set_aside(program, graph.donated, workspace_bytes)
     if compiled is None:
         return spent
+
     counted = spent.peak_memory_bytes
     return replace(
         spent,

@@ -26,7 +26,9 @@ from autopar.solve.problem.rows import least_use
 from autopar.solve.problem.verifier import TOLERANCE
 
 _MOST_WHOLE = 2_000_000  # entries of a Problem that is aimed at as a whole as well
-_FAR = 0.05  # of the cost: a gap at which plans that do not place alike what repeats are aimed at too
+_FAR = (
+    0.05  # of the cost: a gap at which plans that do not place alike what repeats are aimed at too
+)
 
 
 def plan_within(attempt: LimitedSolve, limit: int, free: Planned, below: float = inf) -> Planned:
@@ -43,17 +45,22 @@ def plan_within(attempt: LimitedSolve, limit: int, free: Planned, below: float =
     """
     if not attempt.task.stop.within(attempt.task.options.solver).gap_tolerance:
         return FullSolves(attempt, limit, free, below).plan()
+
     equal = equally(attempt) if entries_of(attempt) > FEW_ENTRIES else None
     if equal is not None:
         with attempt.task.stop.current():
             return EqualLayers(attempt, equal, limit, free, below).plan()
+
     try:
         with attempt.task.stop.current():
             return MemoryLoop(attempt, limit, free, below).plan()
     except Unsolved:
         if entries_of(attempt) > FEW_ENTRIES or attempt.task.stop.is_over:
             raise
-    return FullSolves(attempt, limit, free, below, options=quickly(attempt.task.options.solver)).plan()
+
+    return FullSolves(
+        attempt, limit, free, below, options=quickly(attempt.task.options.solver)
+    ).plan()
 
 
 @dataclass(eq=False)
@@ -71,9 +78,11 @@ class EqualLayers:
 
         Raises: as `plan_within`.
         """
-        least, stop = least_use(self._problem), self.attempt.task.stop
+        least = least_use(self._problem)
+        stop = self.attempt.task.stop
         if least > self.limit * (1 + TOLERANCE):
             raise nothing_fits(self.attempt, self.limit, self.free, least)
+
         loop = MemoryLoop(self.equal, self.limit, self.free, self.below)
         try:
             found = loop.plan()
@@ -81,11 +90,15 @@ class EqualLayers:
             return self._without(error, loop.smallest)
         finally:
             self.attempt.met.extend(map(self.equal.lifted, self.equal.met))
+
         met = replace(found, solution=self.equal.lifted(_solution(found)), problem=self._problem)
         bound = min(self.free.plan.lower_bound_s, met.plan.objective_s)
-        is_enough = bound >= met.plan.objective_s * (1 - stop.within(self.attempt.task.options.solver).gap_tolerance)
+        is_enough = bound >= met.plan.objective_s * (
+            1 - stop.within(self.attempt.task.options.solver).gap_tolerance
+        )
         if is_enough or stop.is_over:
             return replace(met, plan=replace(met.plan, lower_bound_s=bound))
+
         focus = self._focus()
         solution = focus.bounded(_solution(met), float(self.limit))
         bound = max(0.0, bound, min(solution.lower_bound, solution.objective))
@@ -148,18 +161,35 @@ class FullSolves(Tried):
           Unsolved: none was found that fits.
           NothingCheaper: none was found that costs less than `below`.
         """
-        found = self._repeated(self._solved, lambda made, _: self.limit - (peak_of(made) - made.counted_bytes))
+        found = self._repeated(
+            self._solved, lambda made, _: self.limit - (peak_of(made) - made.counted_bytes)
+        )
         if self.proof is not None:
             raise nothing_fits(self.attempt, self.limit, self.smallest, self.proof.least_peak_bytes)
+
         if found is None:
-            found = self._repeated(self._solved_on_tensors, lambda made, tight: tight - (peak_of(made) - self.limit))
+            found = self._repeated(
+                self._solved_on_tensors, lambda made, tight: tight - (peak_of(made) - self.limit)
+            )
+
         if found is None:
             focus = focused(self.attempt, self.attempt.problem(0.0))
             descend(self, within_less(self.attempt, self.free, focus))
-            found = min((self.made[met] for met in self.fitting), key=lambda made: made.plan.objective_s, default=None)
+            found = min(
+                (self.made[met] for met in self.fitting),
+                key=lambda made: made.plan.objective_s,
+                default=None,
+            )
+
         if found is None:
             raise self.unknown()
-        return replace(found, plan=replace(found.plan, lower_bound_s=max(0.0, min(self.bound, found.plan.objective_s))))
+
+        return replace(
+            found,
+            plan=replace(
+                found.plan, lower_bound_s=max(0.0, min(self.bound, found.plan.objective_s))
+            ),
+        )
 
     def _repeated(
         self,
@@ -181,6 +211,7 @@ class FullSolves(Tried):
             if is_last:
                 return None
             tight = left(found, tight)
+
         return None
 
     def _solved(self, tight: float) -> tuple[Planned | None, bool]:
@@ -189,7 +220,9 @@ class FullSolves(Tried):
         try:
             found = self.attempt.solve(tight, self.options, self.below)
         except NothingCheaper as nothing:
-            raise nothing if is_first else NothingCheaper(self.below, self.bound, nothing.stopped) from nothing
+            raise (
+                nothing if is_first else NothingCheaper(self.below, self.bound, nothing.stopped)
+            ) from nothing
         except Unsolved:
             return None, True
         except Infeasible as error:
@@ -198,8 +231,10 @@ class FullSolves(Tried):
                 self.proof = proof
                 return None, True
             return self._least(lambda: self._solve_least(proof)), True
+
         if is_first:
             self.bound = max(self.bound, found.plan.lower_bound_s)
+
         return found, False
 
     def _solved_on_tensors(self, tight: float) -> tuple[Planned | None, bool]:
@@ -210,7 +245,9 @@ class FullSolves(Tried):
             return None, True
         except Infeasible as error:
             least = error.min_peak_bytes
-            return (None if least is None else self._least(lambda: self._solve_tensors(least))), True
+            return (
+                None if least is None else self._least(lambda: self._solve_tensors(least))
+            ), True
 
     def _least(self, solve: Callable[[], Planned | None]) -> Planned | None:
         try:
@@ -225,11 +262,14 @@ class FullSolves(Tried):
         """
         if proof.min_peak_bytes is None or proof.choice is None:
             return None
-        found, choice = self.attempt.solve(proof.min_peak_bytes, self.options), proof.choice
+        found = self.attempt.solve(proof.min_peak_bytes, self.options)
+        choice = proof.choice
         if peak_of(found) <= self.limit:
             return found
         problem = self.attempt.problem(proof.min_peak_bytes)
-        smallest = self.attempt.planned(Solution(choice, objective(problem, choice), -inf, peak(problem, choice)))
+        smallest = self.attempt.planned(
+            Solution(choice, objective(problem, choice), -inf, peak(problem, choice))
+        )
         return min(found, smallest, key=peak_of)
 
     def _solve_tensors(self, limit_bytes: float) -> Planned:

@@ -22,7 +22,15 @@ from autopar.search.explain_infeasible import NothingFits
 from autopar.search.hidden_bytes import HiddenBytes
 from autopar.search.limited_solve import FEW_ENTRIES, LimitedSolve
 from autopar.search.task import Planned, quickly
-from autopar.search.tried import Tried, chosen_at_prices, descend, entries_of, focused, may_ask_cp_sat, peak_of
+from autopar.search.tried import (
+    Tried,
+    chosen_at_prices,
+    descend,
+    entries_of,
+    focused,
+    may_ask_cp_sat,
+    peak_of,
+)
 from autopar.solve import Infeasible, NothingCheaper, Solution
 from autopar.solve.cp_sat.bottleneck import LeastPeak, least_peak
 from autopar.solve.parametric.archive import Met, met_as
@@ -33,19 +41,28 @@ from autopar.solve.problem.rows import least_use
 from autopar.solve.problem.verifier import TOLERANCE
 
 _AIMS = 2  # peaks as the Problem counts that choices are made for; ...
-_MOST_AIMS, _LOWER = 6, 0.03  # ... as long as no program fits, each at least this share below the one before
+_MOST_AIMS = 6
+_LOWER = 0.03  # ... as long as no program fits, each at least this share below the one before
 _PROGRAMS = 5  # for each
 _WORTH = 1e-3  # of the cost: what another program has to save
-_ENOUGH = 5e-3  # of the bound of what the Problem counts: a choice as close is not worth another aim
+_ENOUGH = (
+    5e-3  # of the bound of what the Problem counts: a choice as close is not worth another aim
+)
 _CLOSE = 1e-2  # of a peak: another that is as close is not aimed at
-_LESSONS, _MOST_LESSONS = 8, 12  # programs that are learnt from; where none fits
+_LESSONS = 8
+_MOST_LESSONS = 12  # programs that are learnt from; where none fits
 _DESCENT_LESSONS = 3  # within each limit on the way to the least memory
-_LEARNT, _MOST_LEARNT = 12_000_000, 32_000_000  # entries of all large Problems on which is focused anew for these
+_LEARNT = 12_000_000
+_MOST_LEARNT = 32_000_000  # entries of all large Problems on which is focused anew for these
 _MOST_PRICED = 1_000_000  # entries of a Problem on which is focused anew
-_FEW_SOLVED, _MOST_SOLVED = 10_000, 1_000_000  # entries of a Problem that is solved within the limit; ...
-_FAR, _VERY_FAR = 0.05, 0.1  # of the cost: ... of a larger one than few where the gap is more; of a large one
-_OPERATORS, _FEWEST = 60_000, 2  # of all programs that are made; programs that may be made in any case
-_ENTRIES_ANEW, _MOST_ANEW = 12_000, 6  # entries of all solves with what is learnt counted; solves
+_FEW_SOLVED = 10_000
+_MOST_SOLVED = 1_000_000  # entries of a Problem that is solved within the limit; ...
+_FAR = 0.05
+_VERY_FAR = 0.1  # of the cost: ... of a larger one than few where the gap is more; of a large one
+_OPERATORS = 60_000
+_FEWEST = 2  # of all programs that are made; programs that may be made in any case
+_ENTRIES_ANEW = 12_000
+_MOST_ANEW = 6  # entries of all solves with what is learnt counted; solves
 
 
 @dataclass(eq=False)
@@ -87,14 +104,18 @@ class MemoryLoop(Tried):
             if not self.fitting:
                 self._search_smallest()
         except Infeasible as proof:
-            raise nothing_fits(self.attempt, self.limit, self.smallest, proof.least_peak_bytes) from None
+            raise nothing_fits(
+                self.attempt, self.limit, self.smallest, proof.least_peak_bytes
+            ) from None
         except KeyboardInterrupt:
             self.attempt.task.stop.note("keyboard")
             if not self.fitting:
                 raise
+
         best = min(self.fitting, key=lambda met: met.cost, default=None)
         if best is None:
             raise self.unknown()
+
         return self._bounded(best)
 
     def searched(self) -> MemoryLoop:
@@ -140,7 +161,9 @@ class MemoryLoop(Tried):
     @property
     def _is_spent(self) -> bool:
         """Whether enough programs were made, the fewer the larger they are."""
-        return len(self.made) >= max(_FEWEST, _OPERATORS // max(1, len(self.attempt.ground.graph.ops)))
+        return len(self.made) >= max(
+            _FEWEST, _OPERATORS // max(1, len(self.attempt.ground.graph.ops))
+        )
 
     # choices at prices ------------------------------------------------------------------------------------------------
 
@@ -150,6 +173,7 @@ class MemoryLoop(Tried):
         self._refute(self.focus.least_peak)
         self._make_next()
         aimed = inf
+
         for n in range(_MOST_AIMS):
             aim = self._aim() if self.fitting else min(self._aim(), aimed * (1 - _LOWER))
             is_enough = self.fitting and (n >= _AIMS or abs(aim - aimed) <= _CLOSE * aim)
@@ -225,9 +249,12 @@ class MemoryLoop(Tried):
 
     def _solve(self) -> None:
         """Proves more of the limit, and makes what costs the least there, or with what is hidden counted."""
-        attempt, limit, best = self.attempt, float(self.limit), self.focus.best(self.limit)
+        attempt = self.attempt
+        limit = float(self.limit)
+        best = self.focus.best(self.limit)
         if best is None or not self._is_worth_solving():
             return
+
         options = quickly(attempt.task.options.solver)
         messages = replace(options, max_elimination_work=1.0)  # bounds do not matter
         hidden = HiddenBytes(attempt)
@@ -235,10 +262,14 @@ class MemoryLoop(Tried):
         self.prove(self.solved.lower_bound)
         choice = self.solved.choice
         for _ in range(min(_MOST_ANEW, max(1, _ENTRIES_ANEW // max(1, self._entries)))):
-            if not self._is_news(objective(hidden.problem(limit), choice)) or self._is_learnt(hidden, choice):
+            if not self._is_news(objective(hidden.problem(limit), choice)) or self._is_learnt(
+                hidden, choice
+            ):
                 return
             try:
-                choice = attempt.solved_by(hidden.problem(limit), None, messages, self.cost / (1 + _WORTH)).choice
+                choice = attempt.solved_by(
+                    hidden.problem(limit), None, messages, self.cost / (1 + _WORTH)
+                ).choice
             except (Infeasible, NothingCheaper, Unsolved):
                 return
 
@@ -251,7 +282,9 @@ class MemoryLoop(Tried):
 
     def _is_far(self, gap: float) -> bool:
         """Whether a larger gap is left, and more than may be."""
-        return self.bound < self.cost * (1 - max(gap, self.attempt.task.options.solver.gap_tolerance))
+        return self.bound < self.cost * (
+            1 - max(gap, self.attempt.task.options.solver.gap_tolerance)
+        )
 
     # the least memory -------------------------------------------------------------------------------------------------
 
@@ -287,7 +320,8 @@ class MemoryLoop(Tried):
 
     def _bounded(self, met: Met) -> Planned:
         """The plan of a choice, with what is proven of the limit."""
-        found, planned = self.focus.solved(met), self.made[met]
+        found = self.focus.solved(met)
+        planned = self.made[met]
         solution = self.focus.bounded(found, self.limit)
         if self.solved is not None and self.solved.lower_bound > solution.lower_bound:
             low = min(self.solved.lower_bound, found.objective)
@@ -313,7 +347,9 @@ def within_less(attempt: LimitedSolve, free: Planned, focus: Focus) -> Callable[
     return search
 
 
-def nothing_fits(attempt: LimitedSolve, limit: int, planned: Planned, least_bytes: float | None) -> NothingFits:
+def nothing_fits(
+    attempt: LimitedSolve, limit: int, planned: Planned, least_bytes: float | None
+) -> NothingFits:
     """That it is proven that nothing fits in `limit`; `planned` has the smallest peak that is known so far.
 
     A smaller one is looked for if the user is told: where things repeat, among plans that place alike what does.
@@ -323,10 +359,14 @@ def nothing_fits(attempt: LimitedSolve, limit: int, planned: Planned, least_byte
         equal = equally(attempt) if entries_of(attempt) > FEW_ENTRIES else None
         tried = Tried(equal or attempt, 0, planned)
         try:
-            search = within_less(tried.attempt, planned, focused(tried.attempt, tried.attempt.problem(0.0)))
+            search = within_less(
+                tried.attempt, planned, focused(tried.attempt, tried.attempt.problem(0.0))
+            )
         except Infeasible:
             return planned, 0.0
         least = descend(tried, search)
         return tried.smallest, 0.0 if equal else least
 
-    return NothingFits(attempt.where, limit, planned, least_bytes, smallest, partial(attempt.clash, float(limit)))
+    return NothingFits(
+        attempt.where, limit, planned, least_bytes, smallest, partial(attempt.clash, float(limit))
+    )

@@ -46,7 +46,9 @@ class MeshContext:
     _given: Space | None = None
     _routers: dict[StepKinds, Router] = field(default_factory=dict[StepKinds, Router])
     _caches: dict[StepKinds, Caches] = field(default_factory=dict[StepKinds, Caches])
-    _standing: dict[StepKinds, Standing | None] = field(default_factory=dict[StepKinds, Standing | None])
+    _standing: dict[StepKinds, Standing | None] = field(
+        default_factory=dict[StepKinds, Standing | None]
+    )
     _problems: dict[tuple[StepKinds, bool, bool], Problem] = field(
         default_factory=dict[tuple[StepKinds, bool, bool], Problem]
     )
@@ -58,7 +60,13 @@ class MeshContext:
             return self._given
         keep = self._priced.keep
         return build_space(
-            self.graph, self.flow, self.mesh, keep=keep, strict=self.strict, find=self.find, stated=self.stated
+            self.graph,
+            self.flow,
+            self.mesh,
+            keep=keep,
+            strict=self.strict,
+            find=self.find,
+            stated=self.stated,
         )
 
     @cached_property
@@ -76,11 +84,14 @@ class MeshContext:
             self._routers[step_kinds] = router_of(self.graph, self.mesh, pricing)
         return self._routers[step_kinds]
 
-    def problem(self, step_kinds: StepKinds, limit_bytes: float | None, *, tensors_only: bool = False) -> Problem:
+    def problem(
+        self, step_kinds: StepKinds, limit_bytes: float | None, *, tensors_only: bool = False
+    ) -> Problem:
         """The Problem of choosing from the whole space; those that differ in their limit alone share their numbers."""
         key = (step_kinds, limit_bytes is not None, tensors_only)
         if key not in self._problems:
-            pricing, router = self.pricing(step_kinds), self.router(step_kinds)
+            pricing = self.pricing(step_kinds)
+            router = self.router(step_kinds)
             most = None if limit_bytes is None else inf
             self._problems[key] = assemble(
                 self.graph,
@@ -92,10 +103,14 @@ class MeshContext:
                 tensors_only=tensors_only,
                 caches=self._caches.setdefault(step_kinds, Caches(self.mesh)),
             )
+
         problem = self._problems[key]
         if limit_bytes is None:
             return problem
-        return derived(problem.node_costs, problem.edges, problem.usages, limit_bytes, problem.periods)
+
+        return derived(
+            problem.node_costs, problem.edges, problem.usages, limit_bytes, problem.periods
+        )
 
     def standing(self, step_kinds: StepKinds, options: SolveOptions) -> Standing | None:
         """The Problem without a limit, its nodes eliminated, to be solved anew at once; None if that takes too much.
@@ -130,4 +145,6 @@ class MeshContext:
         return replace(self._anew(self.graph, make_pricing), _given=self.space)
 
     def _anew(self, graph: OpGraph, make_pricing: MakePricing) -> MeshContext:
-        return MeshContext(graph, self.flow, self.mesh, make_pricing, self.strict, self.find, self.stated)
+        return MeshContext(
+            graph, self.flow, self.mesh, make_pricing, self.strict, self.find, self.stated
+        )

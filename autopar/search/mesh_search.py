@@ -34,7 +34,9 @@ class MeshSearch:
     known: Planned | None = None
     near: Planned | None = None
     _free: list[Found] = field(default_factory=list[Found])
-    _rough: list[Found | NothingCheaper | None] = field(default_factory=list[Found | NothingCheaper | None])
+    _rough: list[Found | NothingCheaper | None] = field(
+        default_factory=list[Found | NothingCheaper | None]
+    )
 
     def run(self, limit: int | None, *, roughly: bool = False) -> Entrant[Planned]:
         """Searches with little work (if `roughly`), then without the limit, then within it."""
@@ -45,6 +47,7 @@ class MeshSearch:
                 below = yield Progress(rough.lower_bound)
             else:
                 below = yield _met(replace(rough[1], task=task), limit)
+
         try:
             attempt, free = self.free(below)
             free = replace(free, task=task, is_unlimited=True)
@@ -74,7 +77,9 @@ class MeshSearch:
 
     def binding(self, limit: int) -> tuple[LimitedSolve, Planned] | None:
         """What `free` is, if it was found and exceeds `limit`."""
-        return next((found for found in self._free if found[1].account.peak_memory_bytes > limit), None)
+        return next(
+            (found for found in self._free if found[1].account.peak_memory_bytes > limit), None
+        )
 
     def _found_roughly(self, below: float) -> Found | NothingCheaper | None:
         """A plan without a memory limit, and a bound, found with little work; None where that finds neither."""
@@ -108,6 +113,7 @@ class MeshSearch:
                 raise NothingCheaper(below, rough.lower_bound)
             else:
                 self._free.append(self._found_fully(below))
+
         return self._free[0]
 
     def _is_enough(self, planned: Planned) -> bool:
@@ -124,7 +130,8 @@ class MeshSearch:
 
     def _unlimited(self, options: SolveOptions | None, below: float) -> Found:
         """With the first steps of the constraints that leave any plan; of several, each has to tell whether it does."""
-        task, kinds = self.task, step_kinds_of(self.task.all_constraints)
+        task = self.task
+        kinds = step_kinds_of(self.task.all_constraints)
         below = below if len(kinds) == 1 else inf
         for step_kinds in kinds:
             attempt = self._attempt(step_kinds)
@@ -132,12 +139,15 @@ class MeshSearch:
                 return attempt, attempt.solve(None, options, below)
             except Infeasible:
                 continue
+
         held = f" and {show(task.constraints)}" if task.constraints else ""
         what = (
             f"no plan on mesh {self.ground.mesh} satisfies the constraints of mode {task.mode!r}{held}: no sequence of "
             f"steps takes some tensor from where it is made to where it is pinned"
         )
-        raise NoPlan(what, partial(self._attempt(()).clash, None), "Pin less, or choose another mode.")
+        raise NoPlan(
+            what, partial(self._attempt(()).clash, None), "Pin less, or choose another mode."
+        )
 
     def _attempt(self, step_kinds: tuple[StepKind, ...]) -> LimitedSolve:
         return LimitedSolve(self.task, self.ground, self._left, step_kinds, self.near)
@@ -150,7 +160,11 @@ class MeshSearch:
 def _little(options: SolveOptions, below: float) -> SolveOptions:
     """Little work: where there is a plan to undercut, a bound comes first, and what repeats lies alike in what wins."""
     little = roughly(options)
-    return little if below == inf else replace(little, periodic=replace(little.periodic, quotient=False))
+    return (
+        little
+        if below == inf
+        else replace(little, periodic=replace(little.periodic, quotient=False))
+    )
 
 
 def _met(planned: Planned, limit: int | None) -> Progress[Planned]:

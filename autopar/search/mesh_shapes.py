@@ -33,7 +33,9 @@ def mesh_shapes(level_sizes: Sequence[int], max_axes: int) -> tuple[DeviceMesh, 
     count = prod(level_sizes)
     strides = [d for d in range(2, count) if count % d == 0 and _is_even(d, level_sizes)]
     chains = [chain for most in range(max_axes) for chain in _chains(strides, most, count)]
-    shapes = sorted({_sizes((count, *chain, 1)) for chain in chains}, key=lambda sizes: (len(sizes), sizes))
+    shapes = sorted(
+        {_sizes((count, *chain, 1)) for chain in chains}, key=lambda sizes: (len(sizes), sizes)
+    )
     return tuple(DeviceMesh(tuple(zip(NAMES, sizes, strict=False))) for sizes in shapes)
 
 

@@ -28,7 +28,9 @@ class SearchProgress:
         """One line: where, and how far."""
         limit = self.memory_limit_bytes
         within = "" if limit is None else f" within {limit:,.0f} bytes"
-        best = f"best {self.objective_s:.6g} s" if isfinite(self.objective_s) else "nothing found yet"
+        best = (
+            f"best {self.objective_s:.6g} s" if isfinite(self.objective_s) else "nothing found yet"
+        )
         least = f", at least {self.lower_bound_s:.6g} s" if isfinite(self.lower_bound_s) else ""
         return f"{self.time_s:.1f} s: mesh {self.mesh}{within}: {best}{least}"
 

@@ -34,12 +34,15 @@ def recomputable(graph: OpGraph) -> tuple[Recomputed, ...]:
         return ()
     count = sum(op.phase == "backward" for op in graph.ops)
     found = {_Choosing(graph, count >> k).chosen(): None for k in range(_SPANS) if count >> k}
-    return min(found, key=lambda some: live_peak_bytes(with_recomputed(graph, some).graph), default=())
+    return min(
+        found, key=lambda some: live_peak_bytes(with_recomputed(graph, some).graph), default=()
+    )
 
 
 def live_peak_bytes(graph: OpGraph) -> int:
     """The most bytes that whole tensors take at once, each from where it is made until it is read for the last time."""
-    uses, written = uses_of(graph), materialised(graph)
+    uses = uses_of(graph)
+    written = materialised(graph)
     change = Counter[int]()
     for op in graph.ops:
         for tensor in op.outs:
@@ -47,8 +50,11 @@ def live_peak_bytes(graph: OpGraph) -> int:
                 made_in = graph.made_in(tensor)
                 is_stack = op.kind == "scan_stack" and op.region is not None
                 change[graph.spans[op.region or 0][0] if is_stack else op.id] += tensor.size_bytes
-                last = max((until(graph, made_in, use) for use in uses.get(tensor.id, ())), default=op.id)
+                last = max(
+                    (until(graph, made_in, use) for use in uses.get(tensor.id, ())), default=op.id
+                )
                 change[last + 1] -= tensor.size_bytes
+
     return max(accumulate(change[time] for time in range(len(graph.ops) + 2)), default=0)
 
 
@@ -89,14 +95,19 @@ class _Choosing:
             if late is None:
                 return None
             real += late
+
         twins = self._twins(op)
-        if not twins and not any(self._is_large(tensor) for tensor in op.outs if self._late_readers(op, tensor)):
+        if not twins and not any(
+            self._is_large(tensor) for tensor in op.outs if self._late_readers(op, tensor)
+        ):
             return None
+
         places = [*real, *twins]
         if len({self.graph.ops[place].region for place in places}) != 1:
             return None
         if self.graph.ops[places[0]].region is not None:
             return min(places)
+
         own = min(real) if real else max(twins)
         return min(place for place in places if place >= own - self.span)
 
@@ -110,19 +121,27 @@ class _Choosing:
         uses = self.uses.get(tensor.id, ())
         if op.region is None:
             return self._readers(uses, None)
-        stacks = [use for use in uses if use.op is not None and self.graph.ops[use.op].kind == "scan_stack"]
+
+        stacks = [
+            use
+            for use in uses
+            if use.op is not None and self.graph.ops[use.op].kind == "scan_stack"
+        ]
         if any(use.op is None for use in uses) or len(stacks) > 1:
             return None
         if not stacks:
             return []
+
         sliced = self.uses.get(self.graph.ops[stacks[0].op or 0].outs[0].id, ())
         readers = [None if use.op is None else self.graph.ops[use.op] for use in sliced]
         if len(readers) != 1 or readers[0] is None or readers[0].kind != "scan_slice":
             return None
+
         region = readers[0].region
         (body,) = [r.id for r in self.graph.tree.children(region or 0) if r.kind == "body"]
         if readers[0].phase != "backward" or counterpart(self.graph, tensor, body) is None:
             return None
+
         return self._readers(self.uses.get(readers[0].outs[0].id, ()), body)
 
     def _readers(self, uses: Collection[Use], region: int | None) -> list[int] | None:
@@ -139,6 +158,7 @@ class _Choosing:
                 return None
             else:
                 late.append(op.id)
+
         return None if late and early and max(early) > min(late) else late
 
     def _is_large(self, tensor: TensorInfo) -> bool:
@@ -172,5 +192,7 @@ class _Choosing:
         for op in reversed(self.graph.ops):
             if op.id not in self.before:
                 continue
-            if not self._twins(op) and not any(self._late_readers(op, tensor) for tensor in op.outs):
+            if not self._twins(op) and not any(
+                self._late_readers(op, tensor) for tensor in op.outs
+            ):
                 del self.before[op.id]

@@ -44,7 +44,10 @@ _ENOUGH = 0.02  # of a plan's cost: what may be left to prove
 
 
 def or_recomputed(
-    places: Sequence[MeshSearch], finish: RaceResult[Planned], inside: Sequence[Collection[int]], worth: float
+    places: Sequence[MeshSearch],
+    finish: RaceResult[Planned],
+    inside: Sequence[Collection[int]],
+    worth: float,
 ) -> tuple[RaceResult[Planned], tuple[DeviceMesh, ...]]:
     """`finish`, or a better one with recomputation, and the meshes on which that was looked into.
 
@@ -54,15 +57,21 @@ def or_recomputed(
       inside: for every place those whose plans are all among its own.
       worth: what the memory limit must cost more than, as a share of the objective without it.
     """
-    limit, options = places[0].task.memory_limit_bytes, places[0].task.options
+    limit = places[0].task.memory_limit_bytes
+    options = places[0].task.options
     if limit is None or options.recompute == "never":
         return finish, ()
+
     met = ((n, place.binding(limit)) for n, place in enumerate(places))
-    bound_by = sorted((found[1].plan.lower_bound_s, n, found) for n, found in met if found is not None)
+    bound_by = sorted(
+        (found[1].plan.lower_bound_s, n, found) for n, found in met if found is not None
+    )
     if not bound_by or bound_by[0][0] * (1 + worth) >= finish.objective:
         return finish, ()
+
     rewritten = dict[int, Rewritten | None]()  # by graph
-    tried, known = dict[int, DeviceMesh](), [-inf] * len(places)
+    tried = dict[int, DeviceMesh]()
+    known = [-inf] * len(places)
     for bound, n, (attempt, free) in bound_by:
         graph = places[n].task.graph
         if reaches(max(bound, known[n]), finish.objective, options.gap_tolerance):
@@ -75,9 +84,11 @@ def or_recomputed(
         again = recompute_solve(places[n].task, attempt, with_twins)
         found = _better(again, limit, free, n, finish)
         if found is not None:
-            finish, tried[n] = found, again.ground.mesh
+            finish = found
+            tried[n] = again.ground.mesh
             for coarse in inside[n]:
                 known[coarse] = max(known[coarse], again.bound_within(limit))
+
     return finish, tuple(tried[n] for n in sorted(tried))
 
 
@@ -98,13 +109,18 @@ def _better(
     except (NoFeasiblePlan, Unsolved) as error:
         if isinstance(error, Unsolved) and finish.found is not None:
             return None
-        planned, finish = None, replace(finish, misfits=(*finish.misfits, error))
+        planned = None
+        finish = replace(finish, misfits=(*finish.misfits, error))
+
     bounds = list(finish.bounds)
-    cheapest = finish.objective if planned is None else min(planned.plan.objective_s, finish.objective)
+    cheapest = (
+        finish.objective if planned is None else min(planned.plan.objective_s, finish.objective)
+    )
     bounds[position] = _bound(again, limit, free, cheapest)  # of plans that keep everything too
     finish = replace(finish, bounds=tuple(bounds))
     if planned is None or planned.plan.objective_s >= finish.objective:
         return finish
+
     planned = replace(planned, unlimited=replace(free, task=again.task, is_unlimited=True))
     return replace(finish, winner=position, found=planned, objective=planned.plan.objective_s)
 
@@ -114,7 +130,8 @@ def _bound(again: RecomputeSolve, limit: int, free: Planned, cheapest: float) ->
 
     If much is left, and the best that keeps everything costs more without a limit, what is proven without one too.
     """
-    bound, least = again.bound_within(limit), free.plan.lower_bound_s
+    bound = again.bound_within(limit)
+    least = free.plan.lower_bound_s
     is_enough = bound >= least or cheapest == inf or bound >= cheapest * (1 - _ENOUGH)
     if is_enough or again.task.stop.is_over:
         return bound
@@ -125,7 +142,9 @@ def _bound(again: RecomputeSolve, limit: int, free: Planned, cheapest: float) ->
         return bound
 
 
-def _within(again: RecomputeSolve, limit: int, free: Planned, finish: RaceResult[Planned]) -> Planned:
+def _within(
+    again: RecomputeSolve, limit: int, free: Planned, finish: RaceResult[Planned]
+) -> Planned:
     """The plan within the limit; where none is met, and none known, one that is met where tensors alone are counted.
 
     These are counted at times at which a program has let go of them: so nothing is proven there.
@@ -140,22 +159,27 @@ def _within(again: RecomputeSolve, limit: int, free: Planned, finish: RaceResult
         if finish.found is not None:
             raise
         unknown = error
+
     try:
         met = plan_within(again.of_tensors(), limit, unbounded, finish.objective)
     except (NoFeasiblePlan, Unsolved, NothingCheaper):
         raise unknown from None
+
     solution = met.solution and replace(met.solution, lower_bound=0.0, witness=())
     return replace(met, solution=solution)  # bounds come from `again` alone
 
 
 def recompute_solve(task: Task, attempt: LimitedSolve, rewritten: Rewritten) -> RecomputeSolve:
     """The attempt at `rewritten`, which holds every twin, on the mesh and with the steps of `attempt`."""
-    base, graph = attempt.ground, rewritten.graph
+    base = attempt.ground
+    graph = rewritten.graph
     flow = dataflow(graph)
     ground = task.ground(graph, flow, base.mesh)
     space = _with_common_copies(rewritten, flow, ground.space)
     left = restriction(graph, space, task.all_constraints)
-    return RecomputeSolve(task, ground.holding(space), left, attempt.step_kinds, base=base, rewritten=rewritten)
+    return RecomputeSolve(
+        task, ground.holding(space), left, attempt.step_kinds, base=base, rewritten=rewritten
+    )
 
 
 def _with_common_copies(rewritten: Rewritten, flow: Dataflow, space: Space) -> Space:
@@ -178,6 +202,7 @@ def _with_common_copies(rewritten: Rewritten, flow: Dataflow, space: Space) -> S
             copies[join] = both
             if kept.id in stored:
                 copies[stored[kept.id]] = both
+
     return replace(space, copies=tuple(copies))
 
 
@@ -186,17 +211,27 @@ def padded(left: Restriction, counts: Sequence[int]) -> Restriction:
 
     So those that are tied to a variable which may be absent are tied to one another.
     """
-    keep = {v: np.append(mask, np.ones(counts[v] - len(mask), dtype=np.bool_)) for v, mask in left.keep.items()}
+    keep = {
+        v: np.append(mask, np.ones(counts[v] - len(mask), dtype=np.bool_))
+        for v, mask in left.keep.items()
+    }
     ties: list[Edge] = []
     for n, tie in enumerate(left.ties):
         rows, columns = tie.cost.shape
-        ties.append(Edge(tie.u, tie.v, np.pad(tie.cost, ((0, counts[tie.u] - rows), (0, counts[tie.v] - columns)))))
+        ties.append(
+            Edge(
+                tie.u,
+                tie.v,
+                np.pad(tie.cost, ((0, counts[tie.u] - rows), (0, counts[tie.v] - columns))),
+            )
+        )
         for other in left.ties[n + 1 :] if counts[tie.u] > rows else ():
             if other.u == tie.u and other.v != tie.v:
                 same = (tie.cost.T == 0).astype(np.int64) @ (other.cost == 0).astype(np.int64)
                 cost = np.where(same > 0, 0.0, np.inf)
                 more = (0, counts[tie.v] - columns), (0, counts[other.v] - cost.shape[1])
                 ties.append(Edge(tie.v, other.v, np.pad(cost, more)))
+
     return Restriction(keep, tuple(ties))
 
 
@@ -215,7 +250,9 @@ class RecomputeSolve(LimitedSolve):
 
     def problem(self, limit_bytes: float | None, *, tensors_only: bool = False) -> Problem:
         """The Problem under `limit_bytes`, with what the constraints leave."""
-        return self._padded(self.left).apply(self.free_problem(limit_bytes, tensors_only=tensors_only))
+        return self._padded(self.left).apply(
+            self.free_problem(limit_bytes, tensors_only=tensors_only)
+        )
 
     def free_problem(self, limit_bytes: float | None, *, tensors_only: bool = False) -> Problem:
         """The Problem under `limit_bytes` without constraints."""
@@ -225,9 +262,16 @@ class RecomputeSolve(LimitedSolve):
 
     def of_tensors(self) -> RecomputeSolve:
         """The same, where only tensors are counted, and what nobody reads may be kept: more is met."""
-        ground, left = self.ground, self.left
+        ground = self.ground
+        left = self.left
         return RecomputeSolve(
-            self.task, ground, left, self.step_kinds, base=self.base, rewritten=self.rewritten, by_tensors=True
+            self.task,
+            ground,
+            left,
+            self.step_kinds,
+            base=self.base,
+            rewritten=self.rewritten,
+            by_tensors=True,
         )
 
     def groups(self) -> tuple[Requirement, ...]:
@@ -242,29 +286,59 @@ class RecomputeSolve(LimitedSolve):
         """The Problem without a limit or constraints yet."""
         tensors_only = tensors_only or self.by_tensors
         if tensors_only not in self._assembled:
-            ground, steps = self.ground, self.step_kinds
-            args = self.rewritten, ground.flow, ground.space, ground.pricing(steps), ground.router(steps)
-            self._assembled[tensors_only] = assemble_recompute(*args, inf, tensors_only=tensors_only)
+            ground = self.ground
+            steps = self.step_kinds
+            args = (
+                self.rewritten,
+                ground.flow,
+                ground.space,
+                ground.pricing(steps),
+                ground.router(steps),
+            )
+            self._assembled[tensors_only] = assemble_recompute(
+                *args, inf, tensors_only=tensors_only
+            )
+
         return self._assembled[tensors_only]
 
     def planned(self, solution: Solution) -> Planned:
         """The plan that a choice of the Problem is: of the graph that recomputes what it says."""
-        task, mesh = self.task, self.ground.mesh
+        task = self.task
+        mesh = self.ground.mesh
         final, stage = self.decoded(solution.choice)
-        pricing = restricted(Remembered(task.make_pricing(final.graph, mesh), final.graph), self.step_kinds)
+        pricing = restricted(
+            Remembered(task.make_pricing(final.graph, mesh), final.graph), self.step_kinds
+        )
         router = self.ground.router(self.step_kinds)
         program = build_program(
-            final.graph, dataflow(final.graph), stage, router, pricing.step_cost, pack_price(pricing)
+            final.graph,
+            dataflow(final.graph),
+            stage,
+            router,
+            pricing.step_cost,
+            pack_price(pricing),
         )
         plan = Plan((stage,), solution.objective, solution.lower_bound, step_kinds=self.step_kinds)
         plan = replace(plan, recomputed=_recomputed(final.keys))
-        spent, counted = account_of(final.graph, program, pricing), solution.peak
-        found = Planned(task, plan, program, spent, pricing, self.base, counted_bytes=counted, rewritten=final.graph)
+        spent = account_of(final.graph, program, pricing)
+        counted = solution.peak
+        found = Planned(
+            task,
+            plan,
+            program,
+            spent,
+            pricing,
+            self.base,
+            counted_bytes=counted,
+            rewritten=final.graph,
+        )
+
         return replace(found, solution=solution)
 
     def bound_without_limit(self, below: float) -> float:
         """What plans cost without a limit, `below` at most; recomputing may save redistributing even there."""
-        limited, options = self.problem(inf), quickly(self.task.options.solver)
+        limited = self.problem(inf)
+        options = quickly(self.task.options.solver)
         problem = derived(limited.node_costs, limited.edges)
         try:
             return self.solved_by(problem, None, options, below).lower_bound
@@ -283,8 +357,13 @@ class RecomputeSolve(LimitedSolve):
 
     def decoded(self, choice: Sequence[int]) -> tuple[Rewritten, Stage]:
         """The graph that recomputes what `choice` says, and the stage of it."""
-        problem, space = self.assembled(), self.ground.space
-        keys = [self.rewritten.keys[twin.op] for twin in self.rewritten.twins if problem.is_present(twin.op, choice)]
+        problem = self.assembled()
+        space = self.ground.space
+        keys = [
+            self.rewritten.keys[twin.op]
+            for twin in self.rewritten.twins
+            if problem.is_present(twin.op, choice)
+        ]
         final = with_recomputed(self.task.graph, _recomputed(keys))
         whole = space.stage(placement_choice(space, choice[: len(space.counts)]))
         by_key = dict(zip(self.rewritten.keys, whole.strategies, strict=True))
@@ -293,6 +372,7 @@ class RecomputeSolve(LimitedSolve):
         anew = _anew(self.rewritten)
         flow = dataflow(final.graph)
         copies = tuple(_placement(known, key, anew) for key in _copy_keys(final, flow))
+
         return final, replace(whole, strategies=strategies, copies=copies)
 
 
@@ -321,7 +401,9 @@ def _anew(rewritten: Rewritten) -> dict[tuple[Key, int], tuple[Key, int]]:
 
 
 def _placement(
-    known: Mapping[CopyKey, Placement], key: CopyKey, anew: Mapping[tuple[Key, int], tuple[Key, int]]
+    known: Mapping[CopyKey, Placement],
+    key: CopyKey,
+    anew: Mapping[tuple[Key, int], tuple[Key, int]],
 ) -> Placement:
     """The placement chosen for the copy `key`: what is kept may have its late readers' copies under its twin's name."""
     if key in known:

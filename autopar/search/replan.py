@@ -36,35 +36,47 @@ def replan(planned: Planned, task: Task) -> Planned:
       NoFeasiblePlan: as `search`.
       InvalidConstraint: as `search`.
     """
-    before, (task,) = planned.task, begun([task])
+    before = planned.task
+    (task,) = begun([task])
     if task.graph.carry != before.graph.carry:
         return find_on(task, [planned.ground.of(task.graph, task.make_pricing)])
+
     task = replace(task, graph=before.graph)
     if task.make_pricing is not before.make_pricing:
         return find_on(task, [planned.ground.repriced(task.make_pricing)], near=planned)
+
     if _is_still_best(planned, task):
         meshes = [planned.ground.mesh]
         again = meshes if planned.plan.recomputed else ()
         space = described(task, planned.plan.step_kinds, meshes, recomputed=again)
         return replace(planned, task=task, plan=replace(planned.plan, space=space))
+
     unlimited = planned if planned.is_unlimited else planned.unlimited
     same = Counter(task.all_constraints) == Counter(before.all_constraints)
     return find_on(task, [planned.ground], unlimited if same else None, planned)
 
 
-def constraint_prices(planned: Planned, kinds: tuple[type, ...] = (object,)) -> tuple[ConstraintPrice, ...]:
+def constraint_prices(
+    planned: Planned, kinds: tuple[type, ...] = (object,)
+) -> tuple[ConstraintPrice, ...]:
     """The price of every constraint of `planned` of these kinds, in order, those of its mode included.
 
     Each is a search.
     """
-    task, found = planned.task, list[ConstraintPrice]()
-    priced = [constraint for constraint in task.all_constraints if not isinstance(constraint, Complete)]
+    task = planned.task
+    found = list[ConstraintPrice]()
+    priced = [
+        constraint for constraint in task.all_constraints if not isinstance(constraint, Complete)
+    ]
     for n, constraint in enumerate(priced):
         if not isinstance(constraint, kinds):
             continue
-        (freer,) = begun([replace(task, mode="auto", constraints=tuple(priced[:n] + priced[n + 1 :]))])
+        (freer,) = begun(
+            [replace(task, mode="auto", constraints=tuple(priced[:n] + priced[n + 1 :]))]
+        )
         outcome = on_ground(freer, planned.ground, near=planned)
         found.append(_price(str(constraint), planned, outcome))
+
     return tuple(found)
 
 
@@ -79,7 +91,9 @@ def carry_price(planned: Planned) -> ConstraintPrice | None:
     free = replace(planned.task.graph, carry=(), resident=carried)
     (task,) = begun([replace(planned.task, graph=free)])
     outcome = on_ground(task, planned.ground.of(free, task.make_pricing))
-    return _price(f"carry {', '.join(map(str, carried_groups(planned.task.graph)))}", planned, outcome)
+    return _price(
+        f"carry {', '.join(map(str, carried_groups(planned.task.graph)))}", planned, outcome
+    )
 
 
 def _price(constraint: str, planned: Planned, without: SearchOutcome) -> ConstraintPrice:
@@ -92,12 +106,20 @@ def _price(constraint: str, planned: Planned, without: SearchOutcome) -> Constra
 
 def _is_still_best(planned: Planned, task: Task) -> bool:
     """Whether `task` only asks for more than what `planned` was proven optimal for, and `planned` has that too."""
-    before, limit = planned.task, task.memory_limit_bytes
+    before = planned.task
+    limit = task.memory_limit_bytes
     dropped = Counter(before.all_constraints) - Counter(task.all_constraints)
     added = Counter(task.all_constraints) - Counter(before.all_constraints)
     if planned.plan.gap or dropped or any(isinstance(constraint, Steps) for constraint in added):
         return False
     if limit is not None and planned.account.peak_memory_bytes > limit:
         return False
-    is_tighter = limit is not None and before.memory_limit_bytes is not None and limit <= before.memory_limit_bytes
-    return (planned.is_unlimited or is_tighter) and holds(planned.graph, planned.plan.stage, task.all_constraints)
+
+    is_tighter = (
+        limit is not None
+        and before.memory_limit_bytes is not None
+        and limit <= before.memory_limit_bytes
+    )
+    return (planned.is_unlimited or is_tighter) and holds(
+        planned.graph, planned.plan.stage, task.all_constraints
+    )

@@ -66,10 +66,13 @@ def warn_unpriced(graph: OpGraph) -> None:
 
 def warn_unsplit(graph: OpGraph, stage: Stage, constraints: Sequence[Constraint]) -> None:
     """Warns where a constraint was to split the data, but all of it is whole, as nothing divides evenly."""
-    wanted = stage.mesh.size > 1 and any(isinstance(c, Pin) and c.uneven == "replicate" for c in constraints)
+    wanted = stage.mesh.size > 1 and any(
+        isinstance(c, Pin) and c.uneven == "replicate" for c in constraints
+    )
     data = [n for n in graph.batch_inputs if graph.inputs[n].size_bytes]
     if not wanted or not data or any(stage.inputs[n].split_axes for n in data):
         return
+
     largest = max((graph.inputs[n] for n in data), key=lambda tensor: tensor.size_bytes)
     warnings.warn(
         f"the data is not split: dim 0 of {largest.name} of shape {largest.shape} does not divide evenly by the "
@@ -84,12 +87,21 @@ def warn_whole_bits(graph: OpGraph, stage: Stage, pricing: Pricing, step_s: floa
     """Warns of random bits that every device has to make whole, if that takes a hundredth of a step or more."""
 
     def is_whole(op: OpNode) -> bool:
-        return all(s.split == 1 for s in pricing.keep(op, enumerate_strategies(rule_of(op), stage.mesh)))
+        return all(
+            s.split == 1 for s in pricing.keep(op, enumerate_strategies(rule_of(op), stage.mesh))
+        )
 
-    drawn = [op for op in graph.ops if op.kind in _STREAMS and op.outs[-1].size_bytes >= _FEW_BYTES and is_whole(op)]
-    taken_s = sum(graph.tree.weight(op.region) * pricing.op_cost(op, stage.strategies[op.id]) for op in drawn)
+    drawn = [
+        op
+        for op in graph.ops
+        if op.kind in _STREAMS and op.outs[-1].size_bytes >= _FEW_BYTES and is_whole(op)
+    ]
+    taken_s = sum(
+        graph.tree.weight(op.region) * pricing.op_cost(op, stage.strategies[op.id]) for op in drawn
+    )
     if stage.mesh.size == 1 or not drawn or taken_s < _MUCH * step_s:
         return
+
     largest = max(drawn, key=lambda op: op.outs[-1].size_bytes)
     warnings.warn(
         f"every device makes all random bits of {len(drawn)} draws, which takes {taken_s:.3g} s of a step of "
@@ -114,6 +126,7 @@ def _warn_replicated(graph: OpGraph, mesh: DeviceMesh, pricing: Pricing, find: F
             strategy = enumerate_strategies(whole(op), mesh)[0]
             place = op.kind, op.source, note_of(find, op)
             prices.setdefault(place, []).append(pricing.op_cost(op, strategy))
+
     for (kind, source, note), costs in prices.items():
         times = f" {len(costs)} times" if len(costs) > 1 else ""
         warnings.warn(

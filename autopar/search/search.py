@@ -63,13 +63,18 @@ def places_of(task: Task, meshes: Sequence[DeviceMesh]) -> list[MeshSearch]:
     """The task on those of the meshes that have the axes which its constraints name."""
     flow = dataflow(task.graph)
     return [
-        MeshSearch(task, ground) for ground in nameable(task, [task.ground(task.graph, flow, mesh) for mesh in meshes])
+        MeshSearch(task, ground)
+        for ground in nameable(task, [task.ground(task.graph, flow, mesh) for mesh in meshes])
     ]
 
 
 def nameable(task: Task, grounds: Sequence[MeshContext]) -> Sequence[MeshContext]:
     """Those of `grounds` whose meshes have the axes that the constraints name; all, to be refused, if none has."""
-    named = [g for g in grounds if all(can_name(constraint, g.mesh) for constraint in task.all_constraints)]
+    named = [
+        g
+        for g in grounds
+        if all(can_name(constraint, g.mesh) for constraint in task.all_constraints)
+    ]
     return named or grounds
 
 
@@ -93,12 +98,15 @@ def find_at(places: Sequence[MeshSearch]) -> Planned:
     finish, again = _raced(places)
     if finish.found is None:
         raise explained(refusal(finish.misfits))
-    return settled(finish.found.task, [place.ground for place in places], finish, finish.found, again)
+    return settled(
+        finish.found.task, [place.ground for place in places], finish, finish.found, again
+    )
 
 
 def _raced(places: Sequence[MeshSearch]) -> tuple[RaceResult[Planned], tuple[DeviceMesh, ...]]:
     """How the search ends, and the meshes on which recomputation was looked into: near a plan that has it, always."""
-    task, near = places[0].task, places[0].near
+    task = places[0].task
+    near = places[0].near
     runs = [place.run(task.memory_limit_bytes, roughly=len(places) > 1) for place in places]
     inside = _inside(places)
     worth = 0.0 if near is not None and near.plan.recomputed else WORTH
@@ -107,10 +115,14 @@ def _raced(places: Sequence[MeshSearch]) -> tuple[RaceResult[Planned], tuple[Dev
         if len(places) > 1:
             places[position].ground.forget()
 
-    tolerance, order = task.options.gap_tolerance, in_order_of_promise(places)
-    finish = race(runs, inside, stop=task.stop, gap_tolerance=tolerance, ruled_out=ruled_out, order=order)
+    tolerance = task.options.gap_tolerance
+    order = in_order_of_promise(places)
+    finish = race(
+        runs, inside, stop=task.stop, gap_tolerance=tolerance, ruled_out=ruled_out, order=order
+    )
     if finish.found is not None and task.stop.is_over:
         return finish, ()
+
     try:
         return or_recomputed(places, finish, inside, worth)
     except KeyboardInterrupt:
@@ -151,11 +163,20 @@ def settled(
     A mesh on which several graphs were searched was searched if one was, and to the end if all were.
     """
     own = planned.plan.stage.mesh
-    least, enough = planned.plan.objective_s, max(TIE, task.options.gap_tolerance)
+    least = planned.plan.objective_s
+    enough = max(TIE, task.options.gap_tolerance)
     meshes = list(dict.fromkeys(ground.mesh for ground in grounds))
-    ends = list(zip((ground.mesh for ground in grounds), finish.finished, finish.bounds, strict=True))
-    searched = [mesh for mesh in meshes if mesh == own or any(is_done for g, is_done, _ in ends if g == mesh)]
-    stopped = {mesh for mesh, is_done, bound in ends if not is_done and not reaches(bound, least, enough)}
+    ends = list(
+        zip((ground.mesh for ground in grounds), finish.finished, finish.bounds, strict=True)
+    )
+    searched = [
+        mesh
+        for mesh in meshes
+        if mesh == own or any(is_done for g, is_done, _ in ends if g == mesh)
+    ]
+    stopped = {
+        mesh for mesh, is_done, bound in ends if not is_done and not reaches(bound, least, enough)
+    }
     cut_off = [mesh for mesh in meshes if mesh in stopped and mesh not in searched]
     ruled_out = [mesh for mesh in meshes if mesh not in searched and mesh not in cut_off]
     plan = replace(
@@ -164,6 +185,7 @@ def settled(
         space=described(task, planned.plan.step_kinds, searched, ruled_out, recomputed, cut_off),
         stopped=str(task.stop),
     )
+
     return replace(planned, plan=plan)
 
 
@@ -176,7 +198,10 @@ def contained(task: Task, grounds: Sequence[MeshContext]) -> list[list[int]]:
     named = any(axes_of(constraint) for constraint in task.all_constraints)
     if named or not task.prices_devices or len(step_kinds_of(task.all_constraints)) > 1:
         return [[] for _ in meshes]
-    return [[n for n, coarse in enumerate(meshes) if coarse != fine and refines(fine, coarse)] for fine in meshes]
+    return [
+        [n for n, coarse in enumerate(meshes) if coarse != fine and refines(fine, coarse)]
+        for fine in meshes
+    ]
 
 
 def described(
@@ -214,25 +239,37 @@ def on_ground(
     from which the solver may start.
     """
     finish, _ = _raced([MeshSearch(task, ground, unlimited, near)])
-    return SearchOutcome(finish.found, finish.bounds[0], finish.misfits[0] if finish.misfits else None)
+    return SearchOutcome(
+        finish.found, finish.bounds[0], finish.misfits[0] if finish.misfits else None
+    )
 
 
 def _dump(planned: Planned, directory: Path) -> None:
     """Writes every stage of a plan to `directory` as numbered files: the graph, the plan, the program pass by pass."""
-    graph, plan, pricing = planned.graph, planned.plan, planned.pricing
+    graph = planned.graph
+    plan = planned.plan
+    pricing = planned.pricing
     router = planned.ground.router(plan.step_kinds)
-    states = program_states(graph, dataflow(graph), plan.stage, router, pricing.step_cost, pack_price(pricing))
+    states = program_states(
+        graph, dataflow(graph), plan.stage, router, pricing.step_cost, pack_price(pricing)
+    )
     write_dump(directory, [("graph", graph), ("plan", _lines(graph, plan)), *states])
 
 
 def _lines(graph: OpGraph, plan: Plan) -> str:
     """The plan line by line: inputs, operators, outputs with their placements."""
     stage = plan.stage
-    lines = [f"mesh {stage.mesh}, objective {plan.objective_s:.6g} s, lower bound {plan.lower_bound_s:.6g} s"]
-    lines += [f"{t.name} {t.dtype}{list(t.shape)} {p}" for t, p in zip(graph.inputs, stage.inputs, strict=True)]
+    lines = [
+        f"mesh {stage.mesh}, objective {plan.objective_s:.6g} s, lower bound {plan.lower_bound_s:.6g} s"
+    ]
+    lines += [
+        f"{t.name} {t.dtype}{list(t.shape)} {p}"
+        for t, p in zip(graph.inputs, stage.inputs, strict=True)
+    ]
     for op, strategy in zip(graph.ops, stage.strategies, strict=True):
         ins, outs = (" ".join(map(str, side)) for side in (strategy.ins, strategy.outs))
         lines.append(f"{op.id} {op.kind} {ins} -> {outs}  # {op.source}")
+
     lines += [f"{graph.output_name(n)} {p}" for n, p in enumerate(stage.outputs)]
     return "\n".join(lines)
 
@@ -249,7 +286,9 @@ def restore(task: Task, plan: Plan) -> Planned:
     except PlanFileError:
         raise
     except AutoparError as error:  # of what the file says, since nothing of it was checked against the function before
-        raise PlanFileError(f"the plan cannot be made again: {error} The file is damaged. Plan again.") from error
+        raise PlanFileError(
+            f"the plan cannot be made again: {error} The file is damaged. Plan again."
+        ) from error
 
 
 def _restored(task: Task, plan: Plan) -> Planned:
@@ -260,14 +299,23 @@ def _restored(task: Task, plan: Plan) -> Planned:
             f"the plan does not keep to its own constraints, {show(task.all_constraints)}: the file is damaged. Plan "
             f"again."
         )
+
     whole = task.graph
     ground = task.ground(whole, dataflow(whole), plan.stage.mesh)
-    pricing, router = ground.pricing(plan.step_kinds), ground.router(plan.step_kinds)
+    pricing = ground.pricing(plan.step_kinds)
+    router = ground.router(plan.step_kinds)
     if graph is not whole:
-        pricing = restricted(Remembered(task.make_pricing(graph, plan.stage.mesh), graph), plan.step_kinds)
-    program = build_program(graph, dataflow(graph), plan.stage, router, pricing.step_cost, pack_price(pricing))
+        pricing = restricted(
+            Remembered(task.make_pricing(graph, plan.stage.mesh), graph), plan.step_kinds
+        )
+
+    program = build_program(
+        graph, dataflow(graph), plan.stage, router, pricing.step_cost, pack_price(pricing)
+    )
     spent = account_of(graph, program, pricing)
-    return Planned(task, plan, program, spent, pricing, ground, rewritten=graph if plan.recomputed else None)
+    return Planned(
+        task, plan, program, spent, pricing, ground, rewritten=graph if plan.recomputed else None
+    )
 
 
 def _rewritten(graph: OpGraph, recomputed: Sequence[Recomputed]) -> OpGraph:

@@ -55,13 +55,19 @@ def build_space(
     loop_carries = tuple(graph.loop_carries.items())
     carry = tuple((out, source) for out, source in graph.carry)
     carried = {out for out, _ in carry}
-    key_inputs, key_outputs = frozenset(graph.key_inputs), frozenset(graph.key_outputs)
-    inputs = tuple(_free(t.shape, mesh, i in key_inputs, stated) for i, t in enumerate(graph.inputs))
+    key_inputs = frozenset(graph.key_inputs)
+    key_outputs = frozenset(graph.key_outputs)
+    inputs = tuple(
+        _free(t.shape, mesh, i in key_inputs, stated) for i, t in enumerate(graph.inputs)
+    )
     outputs = tuple(
-        () if i in carried or t.literal is not None else _free(t.shape, mesh, i in key_outputs, stated)
+        ()
+        if i in carried or t.literal is not None
+        else _free(t.shape, mesh, i in key_outputs, stated)
         for i, t in enumerate(graph.outputs)
     )
     copies = _copies(graph, flow, inputs, strategies, outputs, dict(carry))
+
     return Space(mesh, inputs, strategies, copies, outputs, carry, loop_carries)
 
 
@@ -75,8 +81,11 @@ def check_strategies(graph: OpGraph, stage: Stage, find: FindRule = no_rule) -> 
         raise PlanFileError(
             f"the plan has {len(stage.strategies)} operators, the function {len(graph.ops)}. Plan it again."
         )
+
     known: dict[int, frozenset[Strategy]] = {}
-    options = _strategies(graph, stage.mesh, lambda _, strategies: strategies, strict=False, find=find)
+    options = _strategies(
+        graph, stage.mesh, lambda _, strategies: strategies, strict=False, find=find
+    )
     for op, mine, strategy in zip(graph.ops, options, stage.strategies, strict=True):
         entering = graph.loop_carries.get(op.id)
         if entering is not None:
@@ -99,24 +108,35 @@ def all_placements(shape: tuple[int, ...], mesh: DeviceMesh) -> tuple[Placement,
     """
     if 0 in shape:
         return (Placement.replicated(len(shape)),)
+
     axes = [name for name, size in mesh.axes if size > 1]
     found: list[Placement] = []
     for dims in product(range(-1, len(shape)), repeat=len(axes)):
-        split = tuple(tuple(a for a, d in zip(axes, dims, strict=True) if d == dim) for dim in range(len(shape)))
+        split = tuple(
+            tuple(a for a, d in zip(axes, dims, strict=True) if d == dim)
+            for dim in range(len(shape))
+        )
         placement = Placement(split)
         if placement.fits(shape, mesh):
             found.append(placement)
+
     return tuple(found)
 
 
 @lru_cache(maxsize=4096)
-def _free(shape: tuple[int, ...], mesh: DeviceMesh, is_key: bool, stated: tuple[Spec, ...]) -> tuple[Placement, ...]:
+def _free(
+    shape: tuple[int, ...], mesh: DeviceMesh, is_key: bool, stated: tuple[Spec, ...]
+) -> tuple[Placement, ...]:
     """The placements that an input or output may have; one tuple for all of one shape, so that they share prices."""
     found = all_placements(shape, mesh)
     for spec in stated:
         if len(spec) <= len(shape):
             whole = (*spec, *((),) * (len(shape) - len(spec)))
-            found += tuple(p for p in map(filled, found, repeat(whole)) if p is not None and p.fits(shape, mesh))
+            found += tuple(
+                p
+                for p in map(filled, found, repeat(whole))
+                if p is not None and p.fits(shape, mesh)
+            )
     return tuple(p for p in dict.fromkeys(found) if not (is_key and p.dims[-1]))
 
 
@@ -138,7 +158,11 @@ def _strategies(
 def _of(op: OpNode, mesh: DeviceMesh, strict: bool, find: FindRule) -> tuple[Strategy, ...]:
     free = enumerate_strategies(resolve(op, find, strict=strict), mesh)
     free = strategies_by_hand(op, mesh, free) if manual_axes(op) else free
-    free = tuple(strategy for strategy in free if not strategy.exchanges) if any(t.fixed for t in op.outs) else free
+    free = (
+        tuple(strategy for strategy in free if not strategy.exchanges)
+        if any(t.fixed for t in op.outs)
+        else free
+    )
     return pinned_strategies(op, mesh, free) if op.kind in PINNED else free
 
 
@@ -162,14 +186,20 @@ def _copies(
         key = id(strategies[op]), position
         found = sides[which].get(key)
         if found is None:
-            found = sides[which][key] = _distinct([(s.outs if which else s.ins)[position] for s in strategies[op]])
+            found = sides[which][key] = _distinct(
+                [(s.outs if which else s.ins)[position] for s in strategies[op]]
+            )
         return found
 
     given = {tensor.id: placements for tensor, placements in zip(graph.inputs, inputs, strict=True)}
 
     def made(tensor: TensorInfo) -> tuple[Placement, ...]:
         producer = graph.producers.get(tensor.id)
-        return given[tensor.id] if producer is None else side(producer.id, 1, producer.outs.index(tensor))
+        return (
+            given[tensor.id]
+            if producer is None
+            else side(producer.id, 1, producer.outs.index(tensor))
+        )
 
     known: dict[tuple[int, ...], tuple[Placement, ...]] = {}
     shared: dict[tuple[Placement, ...], tuple[Placement, ...]] = {}
@@ -186,11 +216,11 @@ def _copies(
             candidates = _distinct(chain.from_iterable(wanted))
             known[key] = shared.setdefault(candidates, candidates)
         found.append(known[key])
+
     return tuple(found)
 
 
 def _distinct(placements: Iterable[Placement]) -> tuple[Placement, ...]:
     every = tuple(placements)
-    return tuple(
-        dict.fromkeys(dict(zip(map(id, every), every, strict=True)).values())
-    )  # most equal ones are one object
+    # most equal ones are one object
+    return tuple(dict.fromkeys(dict(zip(map(id, every), every, strict=True)).values()))

@@ -74,32 +74,54 @@ class SearchOptions:
     def __post_init__(self) -> None:
         axes: object = self.max_mesh_axes
         if isinstance(axes, bool) or not isinstance(axes, Integral) or not 1 <= axes <= MAX_AXES:
-            raise InvalidOption(f"max_mesh_axes is {axes!r}: pass how many axes a mesh may have, 1 to {MAX_AXES}")
+            raise InvalidOption(
+                f"max_mesh_axes is {axes!r}: pass how many axes a mesh may have, 1 to {MAX_AXES}"
+            )
+
         trips: object = self.while_trips
-        if isinstance(trips, bool) or not isinstance(trips, Real) or not isfinite(trips) or trips <= 0:
-            raise InvalidOption(f"while_trips is {trips!r}: pass how often while loops go round, a finite number > 0")
+        if (
+            isinstance(trips, bool)
+            or not isinstance(trips, Real)
+            or not isfinite(trips)
+            or trips <= 0
+        ):
+            raise InvalidOption(
+                f"while_trips is {trips!r}: pass how often while loops go round, a finite number > 0"
+            )
+
         tolerance: object = self.gap_tolerance
         if isinstance(tolerance, bool) or not isinstance(tolerance, Real) or not 0 <= tolerance < 1:
             raise InvalidOption(
                 f"gap_tolerance is {tolerance!r}: pass the share of the objective that a plan may cost more than the "
                 f"best, 0 <= gap_tolerance < 1"
             )
+
         if self.solve.gap_tolerance:
             raise InvalidOption(
                 f"solve has gap_tolerance {self.solve.gap_tolerance!r}: pass it to SearchOptions, which tells the "
                 f"solver"
             )
+
         gap: object = self.front_gap
         if isinstance(gap, bool) or not isinstance(gap, Real) or not isfinite(gap) or gap < 0:
-            raise InvalidOption(f"front_gap is {gap!r}: pass the gap that a point of a front may have, a number >= 0")
+            raise InvalidOption(
+                f"front_gap is {gap!r}: pass the gap that a point of a front may have, a number >= 0"
+            )
+
         if self.recompute not in ("auto", "never"):
             raise InvalidOption(f"recompute is {self.recompute!r}: pass 'auto' or 'never'")
         if self.loops not in ("best", "whole", "parts"):
             raise InvalidOption(f"loops is {self.loops!r}: pass 'best', 'whole' or 'parts'")
+
         if self.data_parallel not in ("never", "compared"):
-            raise InvalidOption(f"data_parallel is {self.data_parallel!r}: pass 'never' or 'compared'")
+            raise InvalidOption(
+                f"data_parallel is {self.data_parallel!r}: pass 'never' or 'compared'"
+            )
+
         if self.on_progress is not None and not callable(self.on_progress):
-            raise InvalidOption(f"on_progress is {self.on_progress!r}: pass a function of one SearchProgress, or None")
+            raise InvalidOption(
+                f"on_progress is {self.on_progress!r}: pass a function of one SearchProgress, or None"
+            )
 
     @property
     def solver(self) -> SolveOptions:
@@ -168,10 +190,14 @@ class Task:
         stated = out_of_order(self.all_constraints, mesh)
         return MeshContext(graph, flow, mesh, self.make_pricing, self.strict, self.find, stated)
 
-    def tell(self, mesh: DeviceMesh, limit_bytes: float | None, objective_s: float, lower_bound_s: float) -> None:
+    def tell(
+        self, mesh: DeviceMesh, limit_bytes: float | None, objective_s: float, lower_bound_s: float
+    ) -> None:
         """Tells whoever watches what is known of the plans on one mesh within one limit."""
         if self.options.on_progress is not None:
-            progress = SearchProgress(now() - self.began, mesh, limit_bytes, objective_s, lower_bound_s)
+            progress = SearchProgress(
+                now() - self.began, mesh, limit_bytes, objective_s, lower_bound_s
+            )
             self.options.on_progress(progress)
 
 
@@ -186,7 +212,8 @@ def begun(tasks: Sequence[Task]) -> list[Task]:
 def roughly(options: SolveOptions) -> SolveOptions:
     """Little work: what is spent on a shape before it is known whether it can be the best."""
     work = min(options.max_elimination_work, ROUGH_WORK)
-    fixing, primal = replace(options.fixing, fixed_point=False), replace(options.primal, annealing=False)
+    fixing = replace(options.fixing, fixed_point=False)
+    primal = replace(options.primal, annealing=False)
     little = replace(options, max_elimination_work=work, max_rounds=0)
     return replace(little, fixing=fixing, primal=primal)
 
@@ -194,5 +221,11 @@ def roughly(options: SolveOptions) -> SolveOptions:
 def quickly(options: SolveOptions) -> SolveOptions:
     """Work of a second or so on a small problem: what is spent within a limit on which a gap may be left."""
     little = replace(options, max_rounds=min(options.max_rounds, 1))
-    few = replace(little, anneal_passes=min(options.anneal_passes, 100), region_steps=min(options.region_steps, 1000))
-    return replace(few, cp_sat_work=min(options.cp_sat_work, 0.5), cp_sat_workers=1, branch_entries=0)
+    few = replace(
+        little,
+        anneal_passes=min(options.anneal_passes, 100),
+        region_steps=min(options.region_steps, 1000),
+    )
+    return replace(
+        few, cp_sat_work=min(options.cp_sat_work, 0.5), cp_sat_workers=1, branch_entries=0
+    )

@@ -22,7 +22,8 @@ from autopar.solve.parametric.single_limit import Focus
 from autopar.solve.problem.reduction import Choice
 from autopar.solve.problem.rows import least_use
 
-_HALVINGS, _FEW_HALVINGS = 5, 2  # of what lies between the least counted and the smallest program; of larger ones
+_HALVINGS = 5
+_FEW_HALVINGS = 2  # of what lies between the least counted and the smallest program; of larger ones
 _MOST_HALVED = 300_000  # entries of a Problem
 
 
@@ -126,10 +127,15 @@ def focused(attempt: LimitedSolve, problem: Problem) -> Focus:
 
 def may_ask_cp_sat(attempt: LimitedSolve) -> bool:
     """Whether the Problem is small enough for CP-SAT to find the least memory that can be counted."""
-    return entries_of(attempt) <= attempt.task.options.solver.max_cp_sat_entries and not attempt.task.stop.is_over
+    return (
+        entries_of(attempt) <= attempt.task.options.solver.max_cp_sat_entries
+        and not attempt.task.stop.is_over
+    )
 
 
-def chosen_at_prices(attempt: LimitedSolve, hidden: HiddenBytes, limit: float, is_last: bool) -> Choice | None:
+def chosen_at_prices(
+    attempt: LimitedSolve, hidden: HiddenBytes, limit: float, is_last: bool
+) -> Choice | None:
     """The cheapest choice met within a limit, hidden bytes counted.
 
     Where there is none, without guesses, if this `is_last` of what is looked into.
@@ -154,9 +160,12 @@ def descend(tried: Tried, search: Callable[[int], Tried]) -> float:
     limits between what no choice peaks below, as the Problem counts, and the smallest program: by halves. Returns that
     bound. All depends on the attempt and its `free` plan alone: what is met here is met again.
     """
-    attempt, smallest = tried.attempt, peak_of(tried.free)
+    attempt = tried.attempt
+    smallest = peak_of(tried.free)
     try:
-        least = _least_by_cp_sat(tried) if may_ask_cp_sat(attempt) else least_use(attempt.problem(0.0))
+        least = (
+            _least_by_cp_sat(tried) if may_ask_cp_sat(attempt) else least_use(attempt.problem(0.0))
+        )
         smallest = min([smallest, *(peak_of(tried.made[met]) for met in tried.made)])
         low = max(1.0, least)
         for _ in range(_HALVINGS if entries_of(attempt) <= _MOST_HALVED else _FEW_HALVINGS):
@@ -169,6 +178,7 @@ def descend(tried: Tried, search: Callable[[int], Tried]) -> float:
             low, smallest = (low, below) if below < smallest else (float(middle), smallest)
     except Infeasible:
         return inf
+
     return least
 
 

@@ -28,7 +28,11 @@ class Recheck:
     stated_s: float
 
     def __str__(self) -> str:
-        within = "" if self.limit_bytes is None else f" with at most {self.limit_bytes:,.0f} bytes of tensors"
+        within = (
+            ""
+            if self.limit_bytes is None
+            else f" with at most {self.limit_bytes:,.0f} bytes of tensors"
+        )
         said = f"no plan on mesh {self.mesh}{within} has an objective below {self.bound_s:.9g} s"
         if self.stated_s > self.bound_s * (1 + TOLERANCE):
             said += f"; that none has one below {self.stated_s:.9g} s, as the plan says, was proven of another Problem"
@@ -46,14 +50,27 @@ def verify_plan(planned: Planned, stated_s: float, search_work: float) -> Rechec
     Raises:
       InvalidSolution: it does not prove what was said: a bug.
     """
-    problem, solution, free = planned.problem, planned.solution, planned.unlimited
+    problem = planned.problem
+    solution = planned.solution
+    free = planned.unlimited
     if problem is None or solution is None:
         return None
+
     found = verify(problem, solution, search_work)
     bound = min(found.bound, solution.objective)
-    if free is not None and planned.rewritten is None and free.problem is not None and free.solution is not None:
-        of_free = verify(free.problem, free.solution, search_work) if free.solution.lower_bound > bound else found
+    if (
+        free is not None
+        and planned.rewritten is None
+        and free.problem is not None
+        and free.solution is not None
+    ):
+        of_free = (
+            verify(free.problem, free.solution, search_work)
+            if free.solution.lower_bound > bound
+            else found
+        )
         found = of_free if of_free.bound > bound else found
         bound = min(max(bound, of_free.bound), solution.objective)
+
     limit = problem.usage_limit if problem.usages else None
     return Recheck(planned.ground.mesh, limit, bound, found.stated_by, found.repeated, stated_s)

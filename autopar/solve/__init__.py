@@ -6,7 +6,14 @@ from autopar.solve.conflict.irreducible import Clash, Requirement, clashing
 from autopar.solve.pipeline.driver import NothingCheaper, alike, solve
 from autopar.solve.problem.incumbent import Progress
 from autopar.solve.problem.options import SolveOptions
-from autopar.solve.problem.problem import Edge, Infeasible, InvalidSolution, Problem, Solution, Usage
+from autopar.solve.problem.problem import (
+    Edge,
+    Infeasible,
+    InvalidSolution,
+    Problem,
+    Solution,
+    Usage,
+)
 from autopar.solve.problem.verifier import verify, verify_choice
 
 __all__ = [

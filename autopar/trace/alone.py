@@ -63,11 +63,14 @@ def alone(eqn: Any, source: str) -> Any:
 
 
 def _run(eqn: Any, operands: Sequence[Any]) -> Sequence[Any]:
-    name, avals = eqn.primitive.name, [var.aval for var in eqn.outvars]
+    name = eqn.primitive.name
+    avals = [var.aval for var in eqn.outvars]
     if name == "axis_index":
         return [untyped_jax.numpy.zeros((), avals[0].dtype)]
     if name == "ppermute":
-        return operands if eqn.params["perm"] else [untyped_jax.numpy.zeros_like(x) for x in operands]
+        return (
+            operands if eqn.params["perm"] else [untyped_jax.numpy.zeros_like(x) for x in operands]
+        )
     dims = tuple(axis for axis in eqn.params.get("axes", ()) if isinstance(axis, int))
     if dims:
         return [_REDUCTIONS[name](x, dims) for x in operands]

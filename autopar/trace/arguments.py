@@ -79,7 +79,9 @@ class Arguments:
         dynamic = tuple(arg for i, arg in enumerate(args) if i not in static)
         return untyped_jax.tree_util.tree_leaves((dynamic, dict(sorted(kwargs.items()))))
 
-    def call(self, function: Callable[..., Any], dynamic: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    def call(
+        self, function: Callable[..., Any], dynamic: Sequence[Any], kwargs: dict[str, Any]
+    ) -> Any:
         """`function` on the traced arguments `dynamic`, with the static ones put back in their places."""
         values = list(dynamic)
         for position, value in self.static:
@@ -102,12 +104,17 @@ def positions(numbers: int | Sequence[int], count: int, what: str) -> tuple[int,
     given = (numbers,) if isinstance(numbers, int) else tuple(numbers)
     for number in given:
         if not isinstance(number, int):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise TraceError(f"{what} is {numbers!r}: pass the positions of arguments, whole numbers")
+            raise TraceError(
+                f"{what} is {numbers!r}: pass the positions of arguments, whole numbers"
+            )
     return tuple(sorted({number % count for number in given if -count <= number < count}))
 
 
 def read_arguments(
-    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], static_argnums: int | Sequence[int]
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    static_argnums: int | Sequence[int],
 ) -> Arguments:
     """The arguments of `function(*args, **kwargs)`, flattened and named.
 
@@ -117,7 +124,11 @@ def read_arguments(
       TraceError: if a leaf is none of these; the message names it.
     """
     static = positions(static_argnums, len(args), "static_argnums")
-    names = function.inputs if isinstance(function, FlatFunction) else positional_names(function, len(args))
+    names = (
+        function.inputs
+        if isinstance(function, FlatFunction)
+        else positional_names(function, len(args))
+    )
     values: list[tuple[int | None, str, Any]] = [
         (i, names[i], value) for i, value in enumerate(args) if i not in static
     ]
@@ -125,16 +136,24 @@ def read_arguments(
     traced: list[Argument] = []
     specs: list[Any] = []
     for position, name, value in values:
-        argument, spec = _read_argument(position, name, value, traced[-1].inputs.stop if traced else 0)
+        argument, spec = _read_argument(
+            position, name, value, traced[-1].inputs.stop if traced else 0
+        )
         traced.append(argument)
         specs.append(spec)
+
     dynamic = len(args) - len(static)
     keywords = dict(zip(sorted(kwargs), specs[dynamic:], strict=True))
-    return Arguments(tuple(traced), tuple((i, args[i]) for i in static), (tuple(specs[:dynamic]), keywords))
+    return Arguments(
+        tuple(traced), tuple((i, args[i]) for i in static), (tuple(specs[:dynamic]), keywords)
+    )
 
 
 def named_leaves(
-    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], static_argnums: int | Sequence[int]
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    static_argnums: int | Sequence[int],
 ) -> list[tuple[str, Any]]:
     """The path and the value of every leaf of the arguments that are traced, in order.
 
@@ -149,7 +168,10 @@ def named_leaves(
 
 
 def input_signature(
-    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], static_argnums: int | Sequence[int]
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    static_argnums: int | Sequence[int],
 ) -> tuple[tuple[str, tuple[int, ...], str], ...]:
     """The (path, shape, dtype) of every flat input that these arguments make; nothing is traced.
 
@@ -166,7 +188,9 @@ def input_signature(
 def _read_argument(position: int | None, name: str, value: Any, start: int) -> tuple[Argument, Any]:
     leaves, tree = untyped_jax.tree_util.tree_flatten_with_path(value)
     names = tuple(name + untyped_jax.tree_util.keystr(path) for path, _ in leaves)
-    avals = tuple(_aval(leaf, leaf_name) for (_, leaf), leaf_name in zip(leaves, names, strict=True))
+    avals = tuple(
+        _aval(leaf, leaf_name) for (_, leaf), leaf_name in zip(leaves, names, strict=True)
+    )
     spec = untyped_jax.tree_util.tree_unflatten(tree, [spec_of(aval) for aval in avals])
     return Argument(position, name, tree, start, names, avals), spec
 
@@ -177,6 +201,7 @@ def _aval(leaf: Any, name: str) -> Any:
             f"argument {name} is a mutable reference, which a plan cannot hold: pass its value, {name}[...], and "
             f"assign what the function returns for it"
         )
+
     try:
         return aval_of(leaf)
     except (TypeError, ValueError) as error:
@@ -185,7 +210,9 @@ def _aval(leaf: Any, name: str) -> Any:
             f"class a pytree (jax.tree_util.register_dataclass), or name it in static_argnames"
         ) from error
     except OverflowError as error:
-        raise TraceError(f"argument {name}: {error}. Pass an array of a type that holds it.") from error
+        raise TraceError(
+            f"argument {name}: {error}. Pass an array of a type that holds it."
+        ) from error
 
 
 def positional_names(function: Callable[..., Any], count: int) -> list[str]:
@@ -196,10 +223,12 @@ def positional_names(function: Callable[..., Any], count: int) -> list[str]:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
         parameters = []
+
     for parameter in parameters:
         if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
             names.append(parameter.name)
         elif parameter.kind is parameter.VAR_POSITIONAL:
             variadic = parameter.name
+
     names += [f"{variadic}[{i}]" for i in range(count - len(names))]
     return names[:count]

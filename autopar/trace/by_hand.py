@@ -31,7 +31,8 @@ _COLLECTIVES = {
 }
 _ON_THE_HOST = frozenset({"io_callback", "pure_callback"})
 _KERNELS = frozenset({"call_exported", "core_map", "custom_partitioning", "pallas_call"})
-_BEFORE, _AFTER = ("split_axis", "scatter_dimension"), ("concat_axis", "all_gather_dimension")
+_BEFORE = ("split_axis", "scatter_dimension")
+_AFTER = ("concat_axis", "all_gather_dimension")
 
 
 def is_walked(eqn: Any) -> bool:
@@ -49,7 +50,9 @@ def collective_params(eqn: Any) -> dict[str, Any]:
     params = eqn.params
     found: dict[str, Any] = {"axes": tuple(named_axes(eqn)), "primitive": eqn.primitive.name}
     if eqn.primitive.name != "axis_index":
-        found["dims"] = tuple(tuple(params[name] for name in side if name in params) for side in (_BEFORE, _AFTER))
+        found["dims"] = tuple(
+            tuple(params[name] for name in side if name in params) for side in (_BEFORE, _AFTER)
+        )
     if "perm" in params:
         found["pairs"] = tuple((int(source), int(target)) for source, target in params["perm"])
     return found
@@ -57,7 +60,8 @@ def collective_params(eqn: Any) -> dict[str, Any]:
 
 def collective_payload(eqn: Any) -> Payload:
     """What runs it: the plain sum or gather in the place of those whose results are typed as the same everywhere."""
-    name, params = eqn.primitive.name, dict(eqn.params)
+    name = eqn.primitive.name
+    params = dict(eqn.params)
     if name not in ("psum_invariant", "all_gather_invariant"):
         return Payload(eqn.primitive, params)
     plain = untyped_jax.lax.psum_p if name == "psum_invariant" else untyped_jax.lax.all_gather_p
@@ -65,7 +69,8 @@ def collective_payload(eqn: Any) -> Payload:
 
 
 def _is_known(eqn: Any) -> bool:
-    name, params = eqn.primitive.name, eqn.params
+    name = eqn.primitive.name
+    params = eqn.params
     if _compat.side_effects(eqn) or name in _ON_THE_HOST:
         return False
     if name == "shard_map" or name in MARKS or not named_axes(eqn):

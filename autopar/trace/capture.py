@@ -86,7 +86,9 @@ class Capture:
     closed: Any
     results: Results
     mesh: AbstractMesh | None
-    _walked: dict[tuple[float, int], Walked] = field(default_factory=dict[tuple[float, int], Walked])
+    _walked: dict[tuple[float, int], Walked] = field(
+        default_factory=dict[tuple[float, int], Walked]
+    )
 
     def walked(self, while_trips: float, loop_parts: int) -> Walked:
         """The draft of it under these options (`GraphOptions`)."""
@@ -163,22 +165,32 @@ def trace(
 
 def graph_of(captured: Capture, **options: Unpack[GraphOptions]) -> Traced:
     """The graph of what was captured; errors as of `trace`."""
-    donate_argnums, donate_argnames = options.get("donate_argnums", ()), options.get("donate_argnames", ())
-    padding, loop_parts = options.get("padding") or {}, options.get("loop_parts", 1)
-    fn, arguments, results, mesh = captured.fn, captured.arguments, captured.results, captured.mesh
+    donate_argnums = options.get("donate_argnums", ())
+    donate_argnames = options.get("donate_argnames", ())
+    padding = options.get("padding") or {}
+    loop_parts = options.get("loop_parts", 1)
+    fn = captured.fn
+    arguments = captured.arguments
+    results = captured.results
+    mesh = captured.mesh
     donated = (*positions(donate_argnums, len(captured.args), "donate_argnums"), *donate_argnames)
     walked = captured.walked(options.get("while_trips", WHILE_TRIPS), loop_parts)
-    draft, inputs = walked.draft, walked.inputs
+    draft = walked.draft
+    inputs = walked.inputs
     pairs = find_carry(options.get("carry", "auto"), arguments, results, donated)
     raw_keys = {i for i, tensor in enumerate(inputs) if tensor.id in draft.raw_keys}
-    state = raw_keys.union(fn.state if isinstance(fn, FlatFunction) else known_state(arguments, results, pairs))
+    state = raw_keys.union(
+        fn.state if isinstance(fn, FlatFunction) else known_state(arguments, results, pairs)
+    )
     resting = frozenset(tensor.id for i, tensor in enumerate(inputs) if i in state)
     parts = numbered(draft, inputs, walked.ops, walked.outputs, Padding(padding, resting))
     graph = replace(
-        on_one_mesh(_graph(parts, pairs, arguments, results, state, donated)), padding=tuple(padding.items())
+        on_one_mesh(_graph(parts, pairs, arguments, results, state, donated)),
+        padding=tuple(padding.items()),
     )
     if isinstance(fn, FlatFunction):
         graph = replace(graph, output_names=fn.outputs)
+
     return Traced(
         graph=graph,
         in_tree=arguments.tree,
@@ -209,6 +221,7 @@ def make_jaxpr(
 
     if not callable(fn):
         raise TraceError(f"{fn!r} is a {type(fn).__name__} and cannot be called: pass a function")
+
     call.__dict__["__wrapped__"] = fn  # JAX's messages speak of the user's function
     tree_util = untyped_jax.tree_util
     plain, tree = tree_util.tree_flatten(arguments.specs)
@@ -225,6 +238,7 @@ def make_jaxpr(
                 closed, shapes = traced(*arguments.specs)
         except Exception:
             raise TraceError(_failure(fn, error)) from error
+
     return closed, Results(untyped_jax.tree_util.tree_structure(shapes), tuple(closed.out_avals))
 
 
@@ -239,7 +253,12 @@ def _failure(fn: Callable[..., Any], error: Exception) -> str:
 
 
 def _graph(
-    parts: GraphParts, carry: Pairs, arguments: Arguments, results: Results, state: set[int], donated: Donated
+    parts: GraphParts,
+    carry: Pairs,
+    arguments: Arguments,
+    results: Results,
+    state: set[int],
+    donated: Donated,
 ) -> OpGraph:
     return OpGraph(
         ops=parts.ops,
@@ -260,10 +279,14 @@ def _donated_inputs(donated: Donated, arguments: Arguments) -> tuple[int, ...]:
     for position, _ in arguments.static:
         if position in donated:
             raise TraceError(f"argument {position} is both static and donated")
-    return tuple(i for argument in arguments.traced if argument.is_one_of(donated) for i in argument.inputs)
+    return tuple(
+        i for argument in arguments.traced if argument.is_one_of(donated) for i in argument.inputs
+    )
 
 
-def _batch_inputs(inputs: tuple[TensorInfo, ...], arguments: Arguments, state: set[int]) -> tuple[int, ...]:
+def _batch_inputs(
+    inputs: tuple[TensorInfo, ...], arguments: Arguments, state: set[int]
+) -> tuple[int, ...]:
     """Flat inputs that are data and not state: with dims, not `state`, not keys."""
     return tuple(
         i

@@ -22,22 +22,37 @@ if TYPE_CHECKING:
     from autopar.trace.walk import Walker
 
 Tensors = Sequence[TensorInfo]
-lax, make_jaxpr = untyped_jax.lax, untyped_jax.make_jaxpr
+lax = untyped_jax.lax
+make_jaxpr = untyped_jax.make_jaxpr
 
 
 class ControlEquation:
     """One control equation on its way into the draft; `region` is its control region."""
 
     def __init__(self, walker: Walker, eqn: Any, place: Surroundings) -> None:
-        self.walker, self.draft, self.eqn = walker, walker.draft, eqn
+        self.walker = walker
+        self.draft = walker.draft
+        self.eqn = eqn
         self.in_parts = place.in_parts == "next"
         place = replace(place, in_parts="around") if self.in_parts else place
         self.place = walker.inside(eqn, place)
         self.source = walker.source(eqn, place)
-        payload = {name: value for name, value in eqn.params.items() if name in ("length", "reverse", "unroll")}
+        payload = {
+            name: value
+            for name, value in eqn.params.items()
+            if name in ("length", "reverse", "unroll")
+        }
+
         self.region = self.draft.region(eqn.primitive.name, place.region, payload=payload)
 
-    def boundary(self, kind: str, ins: Tensors, avals: Sequence[Any], position: int, region: int | None = None) -> Any:
+    def boundary(
+        self,
+        kind: str,
+        ins: Tensors,
+        avals: Sequence[Any],
+        position: int,
+        region: int | None = None,
+    ) -> Any:
         """The results of a boundary operator, the `position`th of its kind."""
         params: dict[str, Any] = {"position": position}
         if kind in ("scan_slice", "while_test") and self.in_parts:
@@ -45,14 +60,20 @@ class ControlEquation:
         outs = tuple(self.draft.tensor(aval) for aval in avals)
         where = self.region if region is None else region
         scope = str(self.place.stack)
-        self.draft.ops.append(DraftOp(kind, tuple(ins), outs, params, self.source, scope, where, payload=None))
+        self.draft.ops.append(
+            DraftOp(kind, tuple(ins), outs, params, self.source, scope, where, payload=None)
+        )
         return outs
 
-    def walk(self, kind: RegionKind, closed: Any, ins: Tensors, trips: float) -> tuple[list[TensorInfo], int]:
+    def walk(
+        self, kind: RegionKind, closed: Any, ins: Tensors, trips: float
+    ) -> tuple[list[TensorInfo], int]:
         """The results of a body, test or branch, and its region."""
         region = self.draft.region(kind, self.region, trips)
         jaxpr, consts = _compat.open_jaxpr(closed)
-        return self.walker.walk(jaxpr, consts, list(ins), replace(self.place, region=region)), region
+        return self.walker.walk(
+            jaxpr, consts, list(ins), replace(self.place, region=region)
+        ), region
 
     def each(self, kind: str, ins: Tensors, avals: Sequence[Any]) -> list[TensorInfo]:
         """One boundary operator for each of `ins`; its result has the abstract value beside it."""
@@ -66,11 +87,16 @@ def scan(walker: Walker, eqn: Any, ins: Tensors, place: Surroundings) -> list[Te
     parts = 1 if is_whole else part_count(eqn, walker.loop_parts)
     if parts > 1:
         walker.has_parts = True
-        return walker.inline(eqn, in_parts(eqn, parts), list(ins), replace(place, in_parts=_where(eqn, parts)))
-    control, body = ControlEquation(walker, eqn, place), eqn.params["jaxpr"]
+        return walker.inline(
+            eqn, in_parts(eqn, parts), list(ins), replace(place, in_parts=_where(eqn, parts))
+        )
+
+    control = ControlEquation(walker, eqn, place)
+    body = eqn.params["jaxpr"]
     consts, carried = _compat.scan_counts(eqn.params)
     avals = list(body.in_avals)
-    first, last = consts, consts + carried
+    first = consts
+    last = consts + carried
     carry = control.each("carry_in", ins[first:last], avals[first:last])
     slices = control.each("scan_slice", ins[last:], avals[last:])
     trips = float(max(eqn.params["length"], 1))
@@ -94,18 +120,26 @@ def while_(walker: Walker, eqn: Any, ins: Tensors, place: Surroundings) -> list[
     """
     if eqn.params["cond_jaxpr"].out_avals[0].shape:
         if walker.loop_parts > 1 and not (eqn.effects or place.alone or walker.draft.manual):
-            walker.has_parts, place = True, replace(place, in_parts="next")
+            walker.has_parts = True
+            place = replace(place, in_parts="next")
         return walker.inline(eqn, _unbatched(eqn), list(ins), place)
+
     if _compat.side_effects(eqn.params["cond_jaxpr"]):
         return walker.inline(eqn, _tested_in_body(eqn), list(ins), place)
-    control, params = ControlEquation(walker, eqn, place), eqn.params
-    of_test, of_body = params["cond_nconsts"], params["body_nconsts"]
-    around, walker.draft.fixed = walker.draft.fixed, walker.draft.fixed or control.in_parts
+
+    control = ControlEquation(walker, eqn, place)
+    params = eqn.params
+    of_test = params["cond_nconsts"]
+    of_body = params["body_nconsts"]
+    around = walker.draft.fixed
+    walker.draft.fixed = walker.draft.fixed or control.in_parts
     carry = control.each("carry_in", ins[of_test + of_body :], [var.aval for var in eqn.outvars])
     trips = walker.while_trips
     (going,), region = control.walk("test", params["cond_jaxpr"], [*ins[:of_test], *carry], trips)
     control.boundary("while_test", (going,), (), 0, region)
-    results, _ = control.walk("body", params["body_jaxpr"], [*ins[of_test : of_test + of_body], *carry], trips)
+    results, _ = control.walk(
+        "body", params["body_jaxpr"], [*ins[of_test : of_test + of_body], *carry], trips
+    )
     walker.draft.fixed = around
     return control.each("carry_out", results, [var.aval for var in eqn.outvars])
 
@@ -117,10 +151,12 @@ def _tested_in_body(eqn: Any) -> Any:
     """
     params = eqn.params
     test, body = (_compat.function_of(params[name]) for name in ("cond_jaxpr", "body_jaxpr"))
-    of_test, of_body = params["cond_nconsts"], params["body_nconsts"]
+    of_test = params["cond_nconsts"]
+    of_body = params["body_nconsts"]
 
     def loop(*operands: Any) -> Any:
-        consts, given = operands[: of_test + of_body], operands[of_test + of_body :]
+        consts = operands[: of_test + of_body]
+        given = operands[of_test + of_body :]
 
         def step(state: Any) -> Any:
             after = body(*consts[of_test:], *state[1])
@@ -142,10 +178,12 @@ def _unbatched(eqn: Any) -> Any:
     """
     params = eqn.params
     test, body = (_compat.function_of(params[name]) for name in ("cond_jaxpr", "body_jaxpr"))
-    of_test, of_body = params["cond_nconsts"], params["body_nconsts"]
+    of_test = params["cond_nconsts"]
+    of_body = params["body_nconsts"]
 
     def loop(*operands: Any) -> Any:
-        consts, given = operands[: of_test + of_body], operands[of_test + of_body :]
+        consts = operands[: of_test + of_body]
+        given = operands[of_test + of_body :]
 
         def going(carry: Any) -> Any:
             (decision,) = test(*consts[:of_test], *carry)
@@ -155,7 +193,8 @@ def _unbatched(eqn: Any) -> Any:
             return going(carry).any()
 
         def step(carry: Any) -> list[Any]:
-            decision, after = going(carry), body(*consts[of_test:], *carry)
+            decision = going(carry)
+            after = body(*consts[of_test:], *carry)
             dims = range(decision.ndim)
             goes_on = [_spread(decision, held, tuple(dims)) for held in carry]
             return [lax.select(*parts) for parts in zip(goes_on, after, carry, strict=True)]
@@ -174,7 +213,8 @@ def _spread(decision: Any, held: Any, dims: tuple[int, ...]) -> Any:
 
 def cond(walker: Walker, eqn: Any, ins: Tensors, place: Surroundings) -> list[TensorInfo]:
     """A choice: branches[index](operands); each is held to be as probable as the others."""
-    control, branches = ControlEquation(walker, eqn, place), eqn.params["branches"]
+    control = ControlEquation(walker, eqn, place)
+    branches = eqn.params["branches"]
     control.boundary("branch_index", ins[:1], (), 0)
     results = [control.walk("branch", branch, ins[1:], 1 / len(branches))[0] for branch in branches]
     return [

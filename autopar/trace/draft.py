@@ -60,8 +60,12 @@ class Draft:
 
     ops: list[DraftOp] = field(default_factory=list[DraftOp])
     regions: list[Region] = field(default_factory=list[Region])
-    constants: dict[int, tuple[Any, TensorInfo]] = field(default_factory=dict[int, tuple[Any, TensorInfo]])
-    literals: dict[tuple[Any, str], TensorInfo] = field(default_factory=dict[tuple[Any, str], TensorInfo])
+    constants: dict[int, tuple[Any, TensorInfo]] = field(
+        default_factory=dict[int, tuple[Any, TensorInfo]]
+    )
+    literals: dict[tuple[Any, str], TensorInfo] = field(
+        default_factory=dict[tuple[Any, str], TensorInfo]
+    )
     raw_keys: set[int] = field(default_factory=set[int])
     dtypes: dict[Any, tuple[str, int]] = field(default_factory=dict[Any, tuple[str, int]])
     manual: tuple[str, ...] = ()
@@ -75,7 +79,9 @@ class Draft:
             dtype = data_dtype(aval)
             self.dtypes[aval.dtype] = str(dtype), dtype.itemsize
         same = data_shape(aval), *self.dtypes[aval.dtype], name, literal
-        return TensorInfo(self.count - 1, *same, manual=self.manual, on_host=is_on_host(aval), fixed=self.fixed)
+        return TensorInfo(
+            self.count - 1, *same, manual=self.manual, on_host=is_on_host(aval), fixed=self.fixed
+        )
 
     def constant(self, value: Any, aval: Any) -> TensorInfo:
         """A scalar number as a literal, one for equal values; any other constant hoisted, one for each object.
@@ -88,18 +94,27 @@ class Draft:
                 f"the function closes over {value!r} of an enclosing jit or grad, which has no value yet: pass it as "
                 f"an argument"
             )
+
         if not aval.shape and not _compat.is_key_dtype(aval.dtype) and _is_number(aval.dtype):
             scalar = np.asarray(value)[()].item()
             key = (aval.dtype, repr(scalar))
             if key not in self.literals:
-                self.literals[key] = replace(self.tensor(aval, literal=scalar), manual=(), fixed=False)
+                self.literals[key] = replace(
+                    self.tensor(aval, literal=scalar), manual=(), fixed=False
+                )
             return self.literals[key]
+
         if id(value) not in self.constants:
             self.constants[id(value)] = (value, replace(self.tensor(aval), manual=(), fixed=False))
+
         return self.constants[id(value)][1]
 
     def region(
-        self, kind: RegionKind, parent: int | None, trips: float = 1.0, payload: dict[str, Any] | None = None
+        self,
+        kind: RegionKind,
+        parent: int | None,
+        trips: float = 1.0,
+        payload: dict[str, Any] | None = None,
     ) -> int:
         """A new region in `parent`; its number."""
         self.regions.append(Region(len(self.regions), kind, parent, trips, payload))

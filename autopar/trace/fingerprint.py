@@ -32,7 +32,9 @@ def _structure(graph: OpGraph) -> str:
     """The graph as text, as `repr` of nested tuples would be; that of each tensor is made once."""
     texts: dict[int, str] = {}  # by the id of the record
     types: dict[tuple[tuple[int, ...], str], str] = {}
-    beside: dict[tuple[int, str, int | None], str] = {}  # by the first operator that is alike, phase and region
+    beside: dict[
+        tuple[int, str, int | None], str
+    ] = {}  # by the first operator that is alike, phase and region
 
     def tensor(tensor: TensorInfo) -> str:
         if tensor.literal is not None:
@@ -59,7 +61,11 @@ def _structure(graph: OpGraph) -> str:
         if rest is None:
             params = repr(_sorted(op.params)) if op.params else "()"
             rest = beside[key] = f"{params}, {op.phase!r}, {op.region!r}"
-        inner = repr(_inner(op.payload.params)) if isinstance(op.payload, Payload) and op.payload.params else "()"
+        inner = (
+            repr(_inner(op.payload.params))
+            if isinstance(op.payload, Payload) and op.payload.params
+            else "()"
+        )
         body = _structure(op.body) if op.body else "()"
         return f"({op.kind!r}, {tensors(op.ins)}, {tensors(op.outs)}, {rest}, {inner}, {body})"
 
@@ -69,7 +75,12 @@ def _structure(graph: OpGraph) -> str:
             _tuple(list(map(operator, graph.ops, graph.alike))),
             tensors(graph.outputs),
             repr(graph.carry),
-            repr(tuple((region.id, region.kind, region.parent, _region(region.payload)) for region in graph.regions)),
+            repr(
+                tuple(
+                    (region.id, region.kind, region.parent, _region(region.payload))
+                    for region in graph.regions
+                )
+            ),
             repr(graph.donated),
             repr((graph.key_inputs, graph.key_outputs)),
         ]
@@ -86,7 +97,11 @@ def _sorted(params: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
 
 
 def _region(payload: object) -> tuple[tuple[str, str], ...]:
-    return _sorted(plain_params(cast("Mapping[str, Any]", payload))) if isinstance(payload, Mapping) else ()
+    return (
+        _sorted(plain_params(cast("Mapping[str, Any]", payload)))
+        if isinstance(payload, Mapping)
+        else ()
+    )
 
 
 def _inner(params: Mapping[str, Any]) -> tuple[object, ...]:
@@ -95,7 +110,9 @@ def _inner(params: Mapping[str, Any]) -> tuple[object, ...]:
     for name, value in params.items():
         if type(value) not in _PLAIN:
             members: Any = value if isinstance(value, _SEVERAL) else (value,)  # pyright: ignore[reportUnknownVariableType]
-            found += [(name, one) for one in members if type(one) not in _PLAIN and _compat.is_jaxpr(one)]
+            found += [
+                (name, one) for one in members if type(one) not in _PLAIN and _compat.is_jaxpr(one)
+            ]
     return tuple((name, _jaxpr(member)) for name, member in sorted(found, key=itemgetter(0)))
 
 

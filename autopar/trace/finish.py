@@ -15,7 +15,8 @@ from autopar.trace.moving import composed
 from autopar.trace.near import near
 from autopar.trace.padding import padded
 
-_TRANSPOSE, _JVP = "transpose", "jvp"
+_TRANSPOSE = "transpose"
+_JVP = "jvp"
 _DIFFERENTIATION = re.compile(r"\b(transpose|jvp)(?=\()")
 
 
@@ -57,6 +58,7 @@ def numbered(
     if padding.sizes:
         ops, _ = _live_operators(ops, draft.regions, outputs)
         ops, outputs = padded(draft, ops, inputs, outputs, padding.sizes, padding.state)
+
     ops, live = _live_operators(ops, draft.regions, outputs)
     ops, outputs = merged(ops, outputs)
     ops = near(ops)
@@ -69,7 +71,9 @@ def numbered(
         if tensor.id not in renamed:
             root = renamed[roots[tensor.id]].root if tensor.id in roots else None
             same = (tensor.shape, tensor.dtype, tensor.itemsize, tensor.name, tensor.literal)
-            renamed[tensor.id] = TensorInfo(len(renamed), *same, root, tensor.manual, tensor.on_host, tensor.fixed)
+            renamed[tensor.id] = TensorInfo(
+                len(renamed), *same, root, tensor.manual, tensor.on_host, tensor.fixed
+            )
         return renamed[tensor.id]
 
     all_inputs = tuple(number(tensor) for tensor in [*inputs, *named])
@@ -103,7 +107,9 @@ def _roots(ops: list[DraftOp]) -> dict[int, int]:
     found: dict[int, int] = {}
     for op in ops:
         factors = [t for t in op.ins if t.literal is None and t.id not in numbers]
-        scales = op.kind in ("neg", "convert_element_type", "mul") or (op.kind == "div" and factors == [op.ins[0]])
+        scales = op.kind in ("neg", "convert_element_type", "mul") or (
+            op.kind == "div" and factors == [op.ins[0]]
+        )
         if scales and len(factors) == 1:
             found[op.outs[0].id] = factors[0].id
     return found
@@ -121,6 +127,7 @@ def _live_operators(
     pairs: dict[tuple[int | None, Any], list[DraftOp]] = {}
     for op in carries:
         pairs.setdefault((op.region, op.params["position"]), []).append(op)
+
     used = {tensor.id for tensor in outputs}
     kept: set[DraftOp] = set()
     needed: set[int] = set()
@@ -143,19 +150,30 @@ def _live_operators(
             return [op for op in ops if op in kept], used
 
 
-def _used_regions(regions: list[Region], ops: list[DraftOp]) -> tuple[tuple[Region, ...], dict[int, int]]:
+def _used_regions(
+    regions: list[Region], ops: list[DraftOp]
+) -> tuple[tuple[Region, ...], dict[int, int]]:
     """The regions that still hold an operator, or a region that does, and all inner regions of control regions.
 
     They are numbered anew.
     """
     tree = RegionTree(regions)
     used = {region for op in ops for region in tree.path(op.region)}
-    used |= {region.id for region in regions if region.kind in ("body", "test", "branch") and region.parent in used}
+    used |= {
+        region.id
+        for region in regions
+        if region.kind in ("body", "test", "branch") and region.parent in used
+    }
     number = {old: new for new, old in enumerate(sorted(used))}
     kept = tuple(
-        replace(regions[old], id=new, parent=None if (parent := regions[old].parent) is None else number[parent])
+        replace(
+            regions[old],
+            id=new,
+            parent=None if (parent := regions[old].parent) is None else number[parent],
+        )
         for old, new in number.items()
     )
+
     return kept, number
 
 
@@ -173,7 +191,14 @@ def _phases(ops: list[DraftOp]) -> list[Phase]:
         depends = outermost == _TRANSPOSE or not after.isdisjoint([tensor.id for tensor in op.ins])
         if depends:
             after.update(tensor.id for tensor in op.outs)
-        phases.append("backward" if outermost == _TRANSPOSE else "update" if depends and not outermost else "forward")
+        phases.append(
+            "backward"
+            if outermost == _TRANSPOSE
+            else "update"
+            if depends and not outermost
+            else "forward"
+        )
+
     return phases
 
 

@@ -67,7 +67,9 @@ def run_whole(eqn: Any) -> Any:
     """A closed jaxpr on data that wraps the keys, runs the equation as it is, and unwraps its results."""
 
     def function(*data: Any) -> Any:
-        wrapped = [_compat.as_keys(value, atom.aval) for value, atom in zip(data, eqn.invars, strict=True)]
+        wrapped = [
+            _compat.as_keys(value, atom.aval) for value, atom in zip(data, eqn.invars, strict=True)
+        ]
         results = eqn.primitive.bind(*wrapped, **_compat.bind_params(eqn.primitive, _params(eqn)))
         results = results if eqn.primitive.multiple_results else [results]
         return [_compat.key_data(value) for value in results]
@@ -76,7 +78,9 @@ def run_whole(eqn: Any) -> Any:
 
 
 def _traced(eqn: Any, function: Function) -> Any:
-    specs = [jax.ShapeDtypeStruct(data_shape(atom.aval), data_dtype(atom.aval)) for atom in eqn.invars]
+    specs = [
+        jax.ShapeDtypeStruct(data_shape(atom.aval), data_dtype(atom.aval)) for atom in eqn.invars
+    ]
     with eqn.ctx.manager, _compat.without_mesh():
         return untyped_jax.make_jaxpr(function)(*specs)
 
@@ -95,7 +99,8 @@ def _mapped(function: Function, times: int) -> Function:
 def _random_bits(eqn: Any) -> Function:
     aval = eqn.invars[0].aval
     bits = _compat.key_implementation(aval.dtype).random_bits
-    width, shape = eqn.params["bit_width"], eqn.params["shape"]
+    width = eqn.params["bit_width"]
+    shape = eqn.params["shape"]
     return _mapped(partial(bits, bit_width=width, shape=shape), len(aval.shape))
 
 
@@ -136,14 +141,17 @@ def _over_key_dims(eqn: Any) -> Function:
 
 def _chosen(which: Any, *cases: Any) -> Any:
     """The case that is chosen for each key: of all of its data."""
-    return untyped_jax.lax.select_n(untyped_jax.lax.broadcast_in_dim(which, cases[0].shape, range(which.ndim)), *cases)
+    return untyped_jax.lax.select_n(
+        untyped_jax.lax.broadcast_in_dim(which, cases[0].shape, range(which.ndim)), *cases
+    )
 
 
 def _comparison(eqn: Any) -> Function:
     """Keys are equal where all of their data is."""
     aval = eqn.invars[0].aval
     elementwise = _over_key_dims(eqn)
-    ndim, key_ndim = len(aval.shape), len(_compat.key_implementation(aval.dtype).key_shape)
+    ndim = len(aval.shape)
+    key_ndim = len(_compat.key_implementation(aval.dtype).key_shape)
     dims = tuple(range(ndim, ndim + key_ndim))
     reduce: Function = lax.reduce_and if eqn.primitive.name == "eq" else lax.reduce_or
     return lambda *data: reduce(elementwise(*data), dims)

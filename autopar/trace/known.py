@@ -45,16 +45,24 @@ class KnownValues:
     def _made(self, tensor: Any) -> Value | None:
         op = self.makers.get(tensor.id)
         if op is None:
-            hoisted = (value for value, constant in self.draft.constants.values() if constant.id == tensor.id)
+            hoisted = (
+                value
+                for value, constant in self.draft.constants.values()
+                if constant.id == tensor.id
+            )
             value = next(hoisted, None)
             return None if value is None else np.asarray(value)
+
         if op.kind not in _WORKED_OUT:
             return None
+
         operands = [self._value(operand) for operand in op.ins]
         if any(operand is None for operand in operands):
             return None
+
         with np.errstate(all="ignore"):  # integers wrap, as in JAX
             found = np.asarray(_WORKED_OUT[op.kind](op.params, *operands))
+
         return found.astype(tensor.dtype).reshape(tensor.shape)
 
 

@@ -20,10 +20,17 @@ from autopar import _compat
 from autopar._compat import untyped_jax
 from autopar.trace.types import typed_specs
 
-jnp, lax = untyped_jax.numpy, untyped_jax.lax
+jnp = untyped_jax.numpy
+lax = untyped_jax.lax
 
 Role = Literal["stays", "counts", "sum", "largest", "least"]
-ACCUMULATE: dict[str, Role] = {"add": "sum", "add_any": "sum", "sub": "sum", "max": "largest", "min": "least"}
+ACCUMULATE: dict[str, Role] = {
+    "add": "sum",
+    "add_any": "sum",
+    "sub": "sum",
+    "max": "largest",
+    "min": "least",
+}
 NOT_MAPPED = frozenset({
     "cond", "ffi_call", "pallas_call", "pure_callback", "reshard", "rng_bit_generator", "rng_uniform", "shard_map",
     "sharding_constraint",
@@ -50,7 +57,9 @@ def part_count(eqn: Any, devices: int) -> int:
     if carried is None:
         return 1
     consts, _ = _compat.scan_counts(eqn.params)
-    differs = len(eqn.invars) > consts + len(carried) or any(each.role != "stays" for each in carried)
+    differs = len(eqn.invars) > consts + len(carried) or any(
+        each.role != "stays" for each in carried
+    )
     return parts if differs else 1
 
 
@@ -72,15 +81,19 @@ def _carried(given: Any, made: Any, maker: Any, uses: Counter[int]) -> Carried |
         return Carried("stays")
     if maker is None or maker.primitive.name not in ACCUMULATE:
         return None
-    name, (left, right) = maker.primitive.name, maker.invars
+
+    name = maker.primitive.name
+    (left, right) = maker.invars
     if left is not given and (right is not given or name == "sub"):
         return None
+
     other = right if left is given else left
     is_number = not given.aval.shape and np.issubdtype(given.aval.dtype, np.integer)
     if name == "add" and is_number and _compat.is_literal(other):
         return Carried("counts", int(other.val))
     if uses[id(given)] > 1 or uses[id(made)] > 1:
         return None
+
     return Carried(ACCUMULATE[name])
 
 
@@ -89,7 +102,10 @@ def _can_be_mapped(closed: Any) -> bool:
         name = eqn.primitive.name
         if name in NOT_MAPPED or not _compat.has_batching_rule(eqn.primitive):
             return False
-        if any(_compat.is_key_dtype(var.aval.dtype) and not _in_any_order(var.aval) for var in eqn.invars):
+        if any(
+            _compat.is_key_dtype(var.aval.dtype) and not _in_any_order(var.aval)
+            for var in eqn.invars
+        ):
             return False
     return True
 
@@ -124,16 +140,25 @@ class _Loop:
 
     def __init__(self, eqn: Any, parts: int) -> None:
         params = eqn.params
-        self.params, self.parts, self.rounds = params, parts, params["length"] // parts
+        self.params = params
+        self.parts = parts
+        self.rounds = params["length"] // parts
         self.body = _compat.function_of(params["jaxpr"])
         self.consts, count = _compat.scan_counts(params)
         self.carried = carries(eqn) or []
         self.first_slice = self.consts + count
 
     def __call__(self, *operands: Any) -> list[Any]:
-        given, sliced = operands[self.consts : self.first_slice], operands[self.first_slice :]
-        counts = [self._counted(n, c) for n, c in zip(given, self.carried, strict=True) if c.role == "counts"]
-        totals = [self._start(n, c) for n, c in zip(given, self.carried, strict=True) if _accumulates(c)]
+        given = operands[self.consts : self.first_slice]
+        sliced = operands[self.first_slice :]
+        counts = [
+            self._counted(n, c)
+            for n, c in zip(given, self.carried, strict=True)
+            if c.role == "counts"
+        ]
+        totals = [
+            self._start(n, c) for n, c in zip(given, self.carried, strict=True) if _accumulates(c)
+        ]
         step = untyped_jax.vmap(self._step(operands[: self.consts], given))
         read = [self._divided(x) for x in (*counts, *sliced)]
         if self.rounds == 1:
@@ -145,6 +170,7 @@ class _Loop:
             keywords = {"length": self.rounds, "reverse": self.params["reverse"], "unroll": unroll}
             totals, stacked = lax.scan(step, totals, turned, **keywords)
             stacked = [jnp.swapaxes(y, 0, 1) for y in stacked]
+
         return [*self._finals(given, totals), *(self._joined(y) for y in stacked)]
 
     def _step(self, consts: Sequence[Any], given: Sequence[Any]) -> Callable[..., Any]:
@@ -152,14 +178,23 @@ class _Loop:
         counted = sum(c.role == "counts" for c in self.carried)
 
         def step(totals: list[Any], read: list[Any]) -> tuple[list[Any], list[Any]]:
-            accumulated, counts = iter(totals), iter(read[:counted])
+            accumulated = iter(totals)
+            counts = iter(read[:counted])
             carry = [
-                next(accumulated) if _accumulates(c) else next(counts) if c.role == "counts" else value
+                next(accumulated)
+                if _accumulates(c)
+                else next(counts)
+                if c.role == "counts"
+                else value
                 for value, c in zip(given, self.carried, strict=True)
             ]
             results = self.body(*consts, *carry, *read[counted:])
-            made, stacked = results[: len(carry)], results[len(carry) :]
-            return [value for value, c in zip(made, self.carried, strict=True) if _accumulates(c)], list(stacked)
+            made = results[: len(carry)]
+            stacked = results[len(carry) :]
+
+            return [
+                value for value, c in zip(made, self.carried, strict=True) if _accumulates(c)
+            ], list(stacked)
 
         return step
 
@@ -172,7 +207,11 @@ class _Loop:
 
     def _start(self, first: Any, carried: Carried) -> Any:
         shape = (self.parts, *first.shape)
-        return jnp.zeros(shape, first.dtype) if carried.role == "sum" else jnp.broadcast_to(first, shape)
+        return (
+            jnp.zeros(shape, first.dtype)
+            if carried.role == "sum"
+            else jnp.broadcast_to(first, shape)
+        )
 
     def _finals(self, given: Sequence[Any], totals: Sequence[Any]) -> Iterator[Any]:
         accumulated = iter(totals)

@@ -17,7 +17,9 @@ from autopar.trace.draft import DraftOp
 _KEPT_APART = frozenset({"optimization_barrier", "pure_callback"})
 
 
-def merged(ops: Sequence[DraftOp], outputs: Sequence[TensorInfo]) -> tuple[list[DraftOp], list[TensorInfo]]:
+def merged(
+    ops: Sequence[DraftOp], outputs: Sequence[TensorInfo]
+) -> tuple[list[DraftOp], list[TensorInfo]]:
     """`ops` without those that repeat an earlier one of their region, line and scope; results read that one then.
 
     What depends on nothing but numbers is left as it is: it takes nothing to make it where it is read, and one mask for
@@ -29,7 +31,11 @@ def merged(ops: Sequence[DraftOp], outputs: Sequence[TensorInfo]) -> tuple[list[
     alike: dict[tuple[object, ...], dict[str, list[DraftOp]]] = {}
     left: list[DraftOp] = []
     for read in ops:
-        op = replace(read, ins=tuple(instead.get(t.id, t) for t in read.ins)) if _reads(read, instead) else read
+        op = (
+            replace(read, ins=tuple(instead.get(t.id, t) for t in read.ins))
+            if _reads(read, instead)
+            else read
+        )
         if op.kind in BOUNDARY or op.kind in _KEPT_APART or op.effect or not op.outs:
             left.append(op)
         elif all(t.literal is not None or t.id in numbers for t in op.ins):
@@ -43,7 +49,10 @@ def merged(ops: Sequence[DraftOp], outputs: Sequence[TensorInfo]) -> tuple[list[
             if known is op:
                 left.append(op)
             else:
-                instead.update({mine.id: its for mine, its in zip(op.outs, known.outs, strict=True)})
+                instead.update(
+                    {mine.id: its for mine, its in zip(op.outs, known.outs, strict=True)}
+                )
+
     return left, [instead.get(tensor.id, tensor) for tensor in outputs]
 
 

@@ -104,12 +104,15 @@ class _Composer:
             return op.ins[0]
         if op.kind == "concatenate":
             return self._stated(op, joined(op, self.maker))
+
         if op.kind == "slice" and (window := window_of(op, op.outs[0])) is not None:
             found = part_of(op.ins[0], *window, self.maker)
             if isinstance(found, JoinedBoxes) or found.source.id != op.ins[0].id or found.is_whole:
                 return self._stated(op, found)
+
         if op.kind in ("add_any", "pad", "slice") and (summed := self._summed(op)) is not None:
             return summed
+
         return _repadded(op, maker) if maker is not None and op.kind in ("pad", "slice") else op
 
     def _viewed(self, op: DraftOp) -> DraftOp | TensorInfo:
@@ -129,7 +132,11 @@ class _Composer:
             return op
         runs = [box.run(across.dim) for box in across.boxes]
         begin = begin_of(across.dim, runs)
-        return splice(op, across.dim, runs) if begin is None else rolling(op, runs[0][0], across.dim, begin)
+        return (
+            splice(op, across.dim, runs)
+            if begin is None
+            else rolling(op, runs[0][0], across.dim, begin)
+        )
 
     def _cut_across(self, op: DraftOp, found: JoinedBoxes) -> JoinedBoxes | None:
         """Boxes that are whole in all dims but the joined one: of sources that are cut there too, if those are moved.
@@ -151,11 +158,13 @@ class _Composer:
                 cut[key] = made
             at = changed((0,) * len(box.sizes), found.dim, box.starts[found.dim])
             boxes.append(Box(cut[key], at, box.sizes))
+
         return JoinedBoxes(found.dim, tuple(boxes))
 
     def _cut(self, op: DraftOp, box: Box, dim: int) -> TensorInfo | None:
         """The source of a box, whole along a dim and cut as the box in all others; None where it would just be cut."""
-        starts, sizes = changed(box.starts, dim, 0), changed(box.sizes, dim, box.source.shape[dim])
+        starts = changed(box.starts, dim, 0)
+        sizes = changed(box.sizes, dim, box.source.shape[dim])
         inner = part_of(box.source, starts, sizes, self.maker)
         if not isinstance(inner, JoinedBoxes):
             return None
@@ -171,44 +180,60 @@ class _Composer:
         grouped: dict[int, list[PlacedPart]] = {}
         for term in terms[:_MOST_TERMS]:
             grouped.setdefault(term.box.source.id, []).append(term)
+
         if op.outs[0].id in grouped:
             return None
+
         made = [found for group in grouped.values() for found in self._made_of(op, group)]
         if len(terms) > _MOST_TERMS or not self._shifts_any(op, made):
             return None
+
         summands: list[TensorInfo] = []
         for found in made:
             for one in [] if isinstance(found, TensorInfo) else found:
                 self._put(one)
             summands.append(found if isinstance(found, TensorInfo) else found[-1].outs[0])
+
         total, *others = summands
         for other in others:
             self._put(found := adding(self._new(op, total, total.shape), total, other))
             (total,) = found.outs
             self.readers[total.id] = 1
+
         if others:
             self.readers[total.id] = self.readers[op.outs[0].id]
+
         return total
 
-    def _made_of(self, op: DraftOp, terms: Sequence[PlacedPart]) -> list[list[DraftOp] | TensorInfo]:
+    def _made_of(
+        self, op: DraftOp, terms: Sequence[PlacedPart]
+    ) -> list[list[DraftOp] | TensorInfo]:
         """For one tensor a roll, or for each of its terms the operators that make it; the tensor where it is that."""
-        source, shape = terms[0].box.source, op.outs[0].shape
+        source = terms[0].box.source
+        shape = op.outs[0].shape
         if (found := as_roll(terms, shape)) is not None:
             return [[rolling(self._new(op, source, shape), source, *found)]]
-        return [source if t.box.is_whole and source.shape == shape else self._placed(op, t) for t in terms]
+        return [
+            source if t.box.is_whole and source.shape == shape else self._placed(op, t)
+            for t in terms
+        ]
 
     def _placed(self, op: DraftOp, term: PlacedPart) -> list[DraftOp]:
         """The operators that put a term where it stands: one padding, and what stands alone in a dim."""
-        shape, box, now = op.outs[0].shape, term.box, term.box.source
+        shape = op.outs[0].shape
+        box = term.box
+        now = term.box.source
         config, apart = as_padding(term, shape)
         made: list[DraftOp] = []
         if any(one != (0, 0, 0) for one in config):
             sizes = tuple(now.shape[d] if d in apart else size for d, size in enumerate(shape))
             made.append(self._padding(self._new(op, now, sizes), now, config))
+
         for d in apart:
             now = made[-1].outs[0] if made else now
             new = self._new(op, now, changed(now.shape, d, shape[d]))
             made.append(alone(new, now, d, term.at[d], box.starts[d], box.sizes[d]))
+
         return made
 
     def _padding(self, op: DraftOp, source: TensorInfo, config: Config) -> DraftOp:
@@ -224,8 +249,12 @@ class _Composer:
         known = [op, *(maker for tensor in op.ins if (maker := self.maker(tensor)) is not None)]
         looks = [_look(one) for one in known]
         several = [found for found in made if not isinstance(found, TensorInfo)]
-        shifted = [one for found in several for one in found if _look(one) not in looks and _shifts(one)]
-        return bool(shifted) or any(isinstance(one, TensorInfo) and one not in op.ins for one in made)
+        shifted = [
+            one for found in several for one in found if _look(one) not in looks and _shifts(one)
+        ]
+        return bool(shifted) or any(
+            isinstance(one, TensorInfo) and one not in op.ins for one in made
+        )
 
     def _new(self, op: DraftOp, like: TensorInfo, shape: tuple[int, ...]) -> DraftOp:
         """`op` with a new tensor of this shape, of the type of another one, as its result."""
@@ -260,7 +289,8 @@ def _repadded(op: DraftOp, maker: DraftOp) -> DraftOp | TensorInfo:
     values = [one.ins[1] for one in (maker, op) if one.kind == "pad"]
     if config is None or len({value.id for value in values}) > 1:
         return op
-    source, starts = maker.ins[0], tuple(-low for low, _, _ in config)
+    source = maker.ins[0]
+    starts = tuple(-low for low, _, _ in config)
     if all(low <= 0 and high <= 0 and not gap for low, high, gap in config):
         return source if op.outs[0].shape == source.shape else slicing(op, source, starts)
     return padding(op, source, values[0], config)

@@ -72,7 +72,8 @@ def runs_of(op: DraftOp) -> list[Run] | None:
     if op.kind == "splice" and all(n >= 0 for n, _, _ in op.params["runs"]):
         return [(op.ins[n], begin, end) for n, begin, end in op.params["runs"]]
     if op.kind == "roll":
-        (source,), begin = op.ins, op.params["begin"]
+        (source,) = op.ins
+        begin = op.params["begin"]
         return [(source, begin, source.shape[op.params["dimension"]]), (source, 0, begin)]
     return None
 
@@ -81,18 +82,28 @@ def slicing(op: DraftOp, source: TensorInfo, starts: Ints) -> DraftOp:
     """The slice of `source` that begins at `starts`, in the place of `op`."""
     limits = tuple(start + size for start, size in zip(starts, op.outs[0].shape, strict=True))
     params = {"limit_indices": limits, "start_indices": starts, "strides": None}
-    return replace(op, kind="slice", ins=(source,), params=params, payload=Payload(_compat.SLICE, dict(params)))
+    return replace(
+        op, kind="slice", ins=(source,), params=params, payload=Payload(_compat.SLICE, dict(params))
+    )
 
 
 def padding(op: DraftOp, source: TensorInfo, value: TensorInfo, config: Config) -> DraftOp:
     """The padding of `source` with `value`, in the place of `op`."""
     params = {"padding_config": config}
-    return replace(op, kind="pad", ins=(source, value), params=params, payload=Payload(_compat.PAD, dict(params)))
+    return replace(
+        op,
+        kind="pad",
+        ins=(source, value),
+        params=params,
+        payload=Payload(_compat.PAD, dict(params)),
+    )
 
 
 def adding(op: DraftOp, one: TensorInfo, other: TensorInfo) -> DraftOp:
     """The sum of two tensors, in the place of `op`."""
-    return replace(op, kind="add_any", ins=(one, other), params={}, payload=Payload(_compat.ADD_ANY, {}))
+    return replace(
+        op, kind="add_any", ins=(one, other), params={}, payload=Payload(_compat.ADD_ANY, {})
+    )
 
 
 def begin_of(dim: int, runs: Sequence[Run]) -> int | None:
@@ -107,7 +118,10 @@ def rolling(op: DraftOp, source: TensorInfo, dim: int, begin: int) -> DraftOp:
 
     def function(x: Any) -> Any:
         end = source.shape[dim]
-        parts = [_lax.slice_in_dim(x, begin, end, axis=dim), _lax.slice_in_dim(x, 0, begin, axis=dim)]
+        parts = [
+            _lax.slice_in_dim(x, begin, end, axis=dim),
+            _lax.slice_in_dim(x, 0, begin, axis=dim),
+        ]
         return _lax.concatenate(parts, dim)
 
     return _called(op, "roll", (source,), {"dimension": dim, "begin": begin}, function)
@@ -120,7 +134,9 @@ def splice(op: DraftOp, dim: int, runs: Sequence[Run]) -> DraftOp:
     stated = tuple((numbers[source.id], begin, end) for source, begin, end in runs)
 
     def function(*xs: Any) -> Any:
-        return _lax.concatenate([_lax.slice_in_dim(xs[n], begin, end, axis=dim) for n, begin, end in stated], dim)
+        return _lax.concatenate(
+            [_lax.slice_in_dim(xs[n], begin, end, axis=dim) for n, begin, end in stated], dim
+        )
 
     return _called(op, "splice", sources, {"dimension": dim, "runs": stated}, function)
 
@@ -132,20 +148,31 @@ def alone(op: DraftOp, source: TensorInfo, dim: int, place: int, begin: int, cou
     stated = tuple(run for run in ends if run[1] < run[2])
 
     def function(x: Any) -> Any:
-        widths = [(place, room - place - count, 0) if d == dim else (0, 0, 0) for d in range(x.ndim)]
-        return _lax.pad(_lax.slice_in_dim(x, begin, begin + count, axis=dim), np.zeros((), x.dtype), widths)
+        widths = [
+            (place, room - place - count, 0) if d == dim else (0, 0, 0) for d in range(x.ndim)
+        ]
+        return _lax.pad(
+            _lax.slice_in_dim(x, begin, begin + count, axis=dim), np.zeros((), x.dtype), widths
+        )
 
     return _called(op, "splice", (source,), {"dimension": dim, "runs": stated}, function)
 
 
 def dynamic_roll(op: DraftOp, maker: DraftOp | None) -> DraftOp | None:
     """The roll of a tensor that is cut out of two of it side by side, in the place of `op`; None where it is not."""
-    if maker is None or maker.kind != "concatenate" or len(maker.ins) != 2 or maker.ins[0].id != maker.ins[1].id:
+    if (
+        maker is None
+        or maker.kind != "concatenate"
+        or len(maker.ins) != 2
+        or maker.ins[0].id != maker.ins[1].id
+    ):
         return None
+
     source = maker.ins[0]
     dim: int = maker.params["dimension"]
     if op.outs[0].shape != source.shape:
         return None
+
     size = source.shape[dim]
 
     def function(x: Any, begin: Any) -> Any:
@@ -156,7 +183,11 @@ def dynamic_roll(op: DraftOp, maker: DraftOp | None) -> DraftOp | None:
 
 
 def _called(
-    op: DraftOp, kind: str, ins: tuple[TensorInfo, ...], params: dict[str, Any], function: Callable[..., Any]
+    op: DraftOp,
+    kind: str,
+    ins: tuple[TensorInfo, ...],
+    params: dict[str, Any],
+    function: Callable[..., Any],
 ) -> DraftOp:
     """An operator whose payload is a call of `function`, in the place of `op`."""
     specs = [untyped_jax.ShapeDtypeStruct(tensor.shape, tensor.dtype) for tensor in ins]

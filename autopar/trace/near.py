@@ -32,7 +32,10 @@ def _crosses(op: DraftOp) -> bool:
 
 
 def _moved(
-    ops: Iterable[DraftOp], waits: Callable[[DraftOp], bool], met: Callable[[DraftOp], list[int]], back: bool = False
+    ops: Iterable[DraftOp],
+    waits: Callable[[DraftOp], bool],
+    met: Callable[[DraftOp], list[int]],
+    back: bool = False,
 ) -> list[DraftOp]:
     """Each operator that `waits` right before the first one that has `met` its result (`back`: its operand)."""
     found: list[DraftOp] = []
@@ -47,4 +50,5 @@ def _moved(
             found.append(op)
         else:
             waiting[key] = op
+
     return [*found, *waiting.values()]

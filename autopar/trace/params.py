@@ -42,11 +42,14 @@ def _plain(value: Any) -> Any:
         return value
     if isinstance(value, type):
         return _plain_type(cast("Any", value))
+
     return _ABSENT if callable(value) else _plain_container(value)
 
 
 def _is_numbers(value: Any) -> bool:
-    return type(value) is tuple and all(type(part) is int for part in cast("tuple[Any, ...]", value))
+    return type(value) is tuple and all(
+        type(part) is int for part in cast("tuple[Any, ...]", value)
+    )
 
 
 def _plain_type(value: Any) -> Any:

@@ -52,12 +52,17 @@ def part_of(
         return Box(tensor, starts, sizes)
     if (window := window_of(maker, tensor)) is not None:
         return part_of(maker.ins[0], added(starts, window[0]), sizes, maker_of, along)
+
     if maker.kind == "pad":
         config: Config = maker.params["padding_config"]
         inner = tuple(start - low for start, (low, _, _) in zip(starts, config, strict=True))
         ends = zip(inner, sizes, maker.ins[0].shape, config, strict=True)
-        if all(begin >= 0 and begin + size <= whole and not gap for begin, size, whole, (_, _, gap) in ends):
+        if all(
+            begin >= 0 and begin + size <= whole and not gap
+            for begin, size, whole, (_, _, gap) in ends
+        ):
             return part_of(maker.ins[0], inner, sizes, maker_of, along)
+
     if (runs := runs_of(maker)) is not None:
         dim: int = maker.params["dimension"]
         cut = _cut_runs(dim, runs, starts, sizes)
@@ -65,12 +70,15 @@ def part_of(
             return part_of(cut[0].source, cut[0].starts, cut[0].sizes, maker_of, along)
         if along is None or along == dim:
             return _joined(dim, cut, maker_of)
+
     return Box(tensor, starts, sizes)
 
 
 def joined(op: DraftOp, maker_of: MakerOf) -> Box | JoinedBoxes:
     """What a concatenation is made of."""
-    runs, out, dim = runs_of(op), op.outs[0], op.params["dimension"]
+    runs = runs_of(op)
+    out = op.outs[0]
+    dim = op.params["dimension"]
     assert runs is not None
     return _joined(dim, _cut_runs(dim, runs, (0,) * out.ndim, out.shape), maker_of)
 
@@ -87,12 +95,22 @@ def _joined(dim: int, cut: Sequence[Box], maker_of: MakerOf) -> Box | JoinedBoxe
 def _cut_runs(dim: int, runs: Sequence[Run], starts: Ints, sizes: Ints) -> list[Box]:
     """A part of what is joined of runs along a dim, as parts of the operands."""
     found: list[Box] = []
-    begin, end, place = starts[dim], starts[dim] + sizes[dim], 0
+    begin = starts[dim]
+    end = starts[dim] + sizes[dim]
+    place = 0
     for source, first, last in runs:
-        low, high = max(begin, place), min(end, place + last - first)
+        low = max(begin, place)
+        high = min(end, place + last - first)
         if low < high:
-            found.append(Box(source, changed(starts, dim, first + low - place), changed(sizes, dim, high - low)))
+            found.append(
+                Box(
+                    source,
+                    changed(starts, dim, first + low - place),
+                    changed(sizes, dim, high - low),
+                )
+            )
         place += last - first
+
     return found
 
 
@@ -111,7 +129,9 @@ def _plainest(found: JoinedBoxes) -> Box | JoinedBoxes:
 
 def _follows(one: Box, other: Box, dim: int) -> bool:
     """Whether `other` begins where `one` ends along `dim`, and lies as that in all other dims."""
-    return other.starts[dim] == one.starts[dim] + one.sizes[dim] and other.across(dim) == one.across(dim)
+    return other.starts[dim] == one.starts[dim] + one.sizes[dim] and other.across(
+        dim
+    ) == one.across(dim)
 
 
 def one_padding(maker: DraftOp, op: DraftOp) -> Config | None:
@@ -119,20 +139,26 @@ def one_padding(maker: DraftOp, op: DraftOp) -> Config | None:
 
     None where the first cuts off what the second would bring back, or nothing of the operand would be left.
     """
-    before, after = config_of(maker, op.ins[0]), config_of(op, op.outs[0])
+    before = config_of(maker, op.ins[0])
+    after = config_of(op, op.outs[0])
     if before is None or after is None:
         return None
     config = tuple(map(_one_after, before, after))
     stated = tuple(one for one in config if one is not None)
     ends = zip(maker.ins[0].shape, stated, strict=False)
-    left = all(max(0, -low) + max(0, -high) <= (size - 1) * (gap + 1) for size, (low, high, gap) in ends)
+    left = all(
+        max(0, -low) + max(0, -high) <= (size - 1) * (gap + 1) for size, (low, high, gap) in ends
+    )
     return stated if left and len(stated) == len(config) else None
 
 
-def _one_after(before: tuple[int, int, int], after: tuple[int, int, int]) -> tuple[int, int, int] | None:
+def _one_after(
+    before: tuple[int, int, int], after: tuple[int, int, int]
+) -> tuple[int, int, int] | None:
     if before == (0, 0, 0):
         return after
-    (low, high, gap), (more_low, more_high, more_gap) = before, after
+    (low, high, gap) = before
+    (more_low, more_high, more_gap) = after
     if gap or more_gap or low < 0 < more_low or high < 0 < more_high:
         return None
     return low + more_low, high + more_high, 0

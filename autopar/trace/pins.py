@@ -16,7 +16,9 @@ from autopar.trace.keys import data_shape
 Axes = tuple[tuple[str, int], ...]
 _RESULT_SHARDINGS = ("out_sharding", "sharding")
 """The parameters of equations that say how the result lies on an Explicit mesh."""
-_MAKERS = frozenset({"broadcast", "broadcast_in_dim", "broadcast_to", "empty", "full", "ones", "zeros"})
+_MAKERS = frozenset(
+    {"broadcast", "broadcast_in_dim", "broadcast_to", "empty", "full", "ones", "zeros"}
+)
 """Functions that make an array of a shape, and are told how it lies."""
 _AGAIN = "rematted_computation"
 """The scope of what is computed again in a backward pass; it is as in the forward pass."""
@@ -40,14 +42,22 @@ def pinned_params(eqn: Any, written: bool = True) -> dict[str, Any] | None:
         mesh = params["mesh"]
         ins, outs = (
             tuple(_spec(spec, atom.aval, mesh) for spec, atom in zip(specs, atoms, strict=True))
-            for specs, atoms in ((params["in_specs"], eqn.invars), (params["out_specs"], eqn.outvars))
+            for specs, atoms in (
+                (params["in_specs"], eqn.invars),
+                (params["out_specs"], eqn.outvars),
+            )
         )
         return {"axes": _axes(mesh), "ins": ins, "outs": outs, "proves": bool(params["check_vma"])}
+
     if eqn.primitive.name == "reshard":
-        return _explicit_params(params["dst_sharding"], eqn) if written and not _retyped(eqn) else None
+        return (
+            _explicit_params(params["dst_sharding"], eqn) if written and not _retyped(eqn) else None
+        )
+
     sharding = params["sharding"]
     if not isinstance(sharding, NamedSharding) or sharding.mesh.size <= 1:
         return None
+
     spec = _spec(sharding.spec, eqn.invars[0].aval, sharding.mesh)
     any_mesh = isinstance(sharding.mesh, AbstractMesh) and not any(spec)
     return {"axes": () if any_mesh else _axes(sharding.mesh), "ins": (spec,), "outs": (spec,)}
@@ -58,16 +68,22 @@ def border_params(eqn: Any) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]
 
     `ins` and `outs` are placements along its own axes; on the inside these split nothing.
     """
-    mesh, sides = eqn.params["mesh"], (("in_specs", eqn.invars), ("out_specs", eqn.outvars))
-    axes, manual = _axes(mesh), tuple(sorted(map(str, eqn.params["newly_manual_axes"])))
+    mesh = eqn.params["mesh"]
+    sides = (("in_specs", eqn.invars), ("out_specs", eqn.outvars))
+    axes = _axes(mesh)
+    manual = tuple(sorted(map(str, eqn.params["newly_manual_axes"])))
     outside = [
         [_spec(spec, atom.aval, mesh) for spec, atom in zip(eqn.params[name], atoms, strict=True)]
         for name, atoms in sides
     ]
     enter, leave = (
-        [{"axes": axes, "manual": manual, "ins": (spec,), "outs": (((),) * len(spec),)} for spec in side]
+        [
+            {"axes": axes, "manual": manual, "ins": (spec,), "outs": (((),) * len(spec),)}
+            for spec in side
+        ]
         for side in outside
     )
+
     return enter, [{**params, "ins": params["outs"], "outs": params["ins"]} for params in leave]
 
 
@@ -80,7 +96,9 @@ def result_params(eqn: Any, written: bool) -> dict[str, Any] | None:
     given = [eqn.params[name] for name in _RESULT_SHARDINGS if eqn.params.get(name) is not None]
     if not given or not written or len(eqn.outvars) != 1:
         return None
-    if eqn.primitive.name == "broadcast_in_dim" and _MAKERS.isdisjoint(calls_of_jax(eqn.source_info)[-1:]):
+    if eqn.primitive.name == "broadcast_in_dim" and _MAKERS.isdisjoint(
+        calls_of_jax(eqn.source_info)[-1:]
+    ):
         return None
     return _explicit_params(given[0], eqn)
 
@@ -100,7 +118,11 @@ def _explicit_params(sharding: Any, eqn: Any) -> dict[str, Any] | None:
 
     A dim without axes is whole on the Explicit axes; if there are Auto ones, it is left open.
     """
-    if not isinstance(sharding, NamedSharding) or sharding.mesh.size <= 1 or sharding.spec.unreduced:
+    if (
+        not isinstance(sharding, NamedSharding)
+        or sharding.mesh.size <= 1
+        or sharding.spec.unreduced
+    ):
         return None
     spec = _spec(sharding.spec, eqn.outvars[0].aval, sharding.mesh)
     if not any(spec):
@@ -112,12 +134,22 @@ def _explicit_params(sharding: Any, eqn: Any) -> dict[str, Any] | None:
 
 def _retyped(eqn: Any) -> bool:
     """Whether a reshard changes the types of axes alone, as those do with which `auto_axes` begins."""
-    aval, after = eqn.invars[0].aval, eqn.params["dst_sharding"]
-    before, mesh = aval.sharding, after.mesh
+    aval = eqn.invars[0].aval
+    after = eqn.params["dst_sharding"]
+    before = aval.sharding
+    mesh = after.mesh
     if before.mesh.empty or before.mesh.axis_types == mesh.axis_types:
         return False
-    auto = {name for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind == AxisType.Auto}
-    kept = [tuple(axis for axis in axes or () if axis not in auto) for axes in _spec(before.spec, aval, mesh)]
+
+    auto = {
+        name
+        for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True)
+        if kind == AxisType.Auto
+    }
+    kept = [
+        tuple(axis for axis in axes or () if axis not in auto)
+        for axes in _spec(before.spec, aval, mesh)
+    ]
     return tuple(kept) == _spec(after.spec, aval, mesh)
 
 
@@ -130,14 +162,18 @@ def on_one_mesh(graph: OpGraph) -> OpGraph:
     pinned = [op for op in graph.ops if op.kind in PINNED and op.params["axes"]]
     if not pinned:
         return graph
+
     in_shard_maps = {op.params["axes"]: op for op in pinned if op.kind in BY_HAND}
     several = {_of_several(op.params["axes"]): op for op in pinned}
     for meshes in (several, in_shard_maps):
         if len(meshes) > 1:
-            named = " and ".join(f"{dict(op.params['axes'])} ({op.source})" for op in meshes.values())
+            named = " and ".join(
+                f"{dict(op.params['axes'])} ({op.source})" for op in meshes.values()
+            )
             raise TraceError(
                 f"the function's own shardings are for different meshes: {named}. A plan has one mesh: use one."
             )
+
     named = [*in_shard_maps] or [op.params["axes"] for op in pinned]
     axes = tuple(dict.fromkeys(axis for one in named for axis in one))
 
@@ -159,8 +195,11 @@ def check_by_hand_throughout(eqn: Any, source: str) -> None:
     Raises:
       TraceError: if not.
     """
-    mesh, by_hand = eqn.params["mesh"], eqn.params["newly_manual_axes"]
-    left = [f"{name}={size}" for name, size in mesh.shape.items() if name not in by_hand and size > 1]
+    mesh = eqn.params["mesh"]
+    by_hand = eqn.params["newly_manual_axes"]
+    left = [
+        f"{name}={size}" for name, size in mesh.shape.items() if name not in by_hand and size > 1
+    ]
     if left:
         raise TraceError(
             f"the shard_map at {source or 'an unknown line'} leaves mesh axes {', '.join(left)} to the compiler; plans "

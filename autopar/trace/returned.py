@@ -63,7 +63,9 @@ def _is_leaves(value: Any) -> bool:
 
 
 def _leaves_with_keys(leaves: Leaves) -> Any:
-    return [(Text(name), value) for name, value in zip(leaves.names, leaves.values, strict=True)], leaves.names
+    return [
+        (Text(name), value) for name, value in zip(leaves.names, leaves.values, strict=True)
+    ], leaves.names
 
 
 def _leaves_flat(leaves: Leaves) -> Any:
@@ -84,7 +86,9 @@ def _returned_of(known: Any, children: tuple[Any, Any]) -> Returned:
 
 
 untyped_jax.tree_util.register_pytree_with_keys(Leaves, _leaves_with_keys, Leaves, _leaves_flat)
-untyped_jax.tree_util.register_pytree_with_keys(Returned, _returned_with_keys, _returned_of, _returned_flat)
+untyped_jax.tree_util.register_pytree_with_keys(
+    Returned, _returned_with_keys, _returned_of, _returned_flat
+)
 
 
 def is_returned(tree: Any) -> bool:

@@ -42,14 +42,18 @@ class Subtree:
         """The parts one level below; none of an array."""
         if self.is_array:
             return ()
+
         paths = _paths(self.tree)
         found: list[Subtree] = []
         start = 0
         for child in self.tree.children():
             stop = start + child.num_leaves
             name = _key_name(paths[start][0]) if stop > start else ""
-            found.append(Subtree(name, child, self.start + start, self.avals[start:stop], self.is_donated))
+            found.append(
+                Subtree(name, child, self.start + start, self.avals[start:stop], self.is_donated)
+            )
             start = stop
+
         return tuple(found)
 
 
@@ -90,9 +94,14 @@ def resembled_inputs(arguments: Arguments, result: Subtree) -> frozenset[int]:
     for part in parts:
         for number, argument in enumerate(given):
             follows = number == 0 or bool(found.intersection(given[number - 1].positions))
-            if argument.start not in found and part.is_like(argument) and (follows or not part.is_array):
+            if (
+                argument.start not in found
+                and part.is_like(argument)
+                and (follows or not part.is_array)
+            ):
                 found.update(argument.positions)
                 break
+
     return frozenset(found)
 
 
@@ -103,7 +112,10 @@ class _Pairing:
         self.pairs: list[tuple[int, int]] = []
 
     def take(
-        self, parts: Iterable[Subtree], places: Sequence[Subtree], fits: Callable[[Subtree, Subtree], bool]
+        self,
+        parts: Iterable[Subtree],
+        places: Sequence[Subtree],
+        fits: Callable[[Subtree, Subtree], bool],
     ) -> None:
         """Pairs each part with the first place left that is like it and fits."""
         for part in parts:
@@ -126,7 +138,9 @@ def _has_the_name(part: Subtree, place: Subtree) -> bool:
 
 
 def _subtree(argument: Argument, donated: Collection[int | str]) -> Subtree:
-    return Subtree(argument.name, argument.tree, argument.start, argument.avals, argument.is_one_of(donated))
+    return Subtree(
+        argument.name, argument.tree, argument.start, argument.avals, argument.is_one_of(donated)
+    )
 
 
 def _paths(tree: Any) -> tuple[tuple[Any, ...], ...]:

@@ -41,7 +41,9 @@ def terms_of(op: DraftOp, maker_of: MakerOf, opens: Opens) -> list[PlacedPart]:
     return found
 
 
-def _of(tensor: TensorInfo, starts: Ints, sizes: Ints, maker_of: MakerOf, opens: Opens) -> list[PlacedPart]:
+def _of(
+    tensor: TensorInfo, starts: Ints, sizes: Ints, maker_of: MakerOf, opens: Opens
+) -> list[PlacedPart]:
     """What a window of a tensor is the sum of."""
     maker = maker_of(tensor)
     if maker is None or (maker.kind == "add_any" and not opens(maker)):
@@ -57,13 +59,19 @@ def _through(
         return [term for operand in op.ins for term in _of(operand, starts, sizes, maker_of, opens)]
     if (window := window_of(op, out)) is not None:
         return _of(op.ins[0], added(starts, window[0]), sizes, maker_of, opens)
+
     places = _places(op)
     if places is None:
         return [PlacedPart(Box(out, starts, sizes), (0,) * len(starts))]
+
     ends = zip(starts, sizes, places, strict=True)
-    spans = [(max(start, first), min(start + size, last), low) for start, size, (first, last, low) in ends]
+    spans = [
+        (max(start, first), min(start + size, last), low)
+        for start, size, (first, last, low) in ends
+    ]
     if any(first >= last for first, last, _ in spans):
         return []
+
     inner = tuple(first - low for first, _, low in spans)
     found = _of(op.ins[0], inner, tuple(last - first for first, last, _ in spans), maker_of, opens)
     shift = tuple(first - start for (first, _, _), start in zip(spans, starts, strict=True))
@@ -76,17 +84,25 @@ def _places(op: DraftOp) -> list[tuple[int, int, int]] | None:
     All else are zeros; None for operators of which that is not so.
     """
     shape = op.ins[0].shape
-    if op.kind == "pad" and op.ins[1].literal == 0 and all(not gap for _, _, gap in op.params["padding_config"]):
+    if (
+        op.kind == "pad"
+        and op.ins[1].literal == 0
+        and all(not gap for _, _, gap in op.params["padding_config"])
+    ):
         config: Config = op.params["padding_config"]
         return [(low, low + size, low) for size, (low, _, _) in zip(shape, config, strict=True)]
+
     runs = op.params.get("runs", ()) if op.kind == "splice" else ()
     if [n for n, _, _ in runs if n >= 0] != [0]:
         return None
-    found, place = [(0, size, 0) for size in shape], 0
+
+    found = [(0, size, 0) for size in shape]
+    place = 0
     for n, begin, end in runs:
         if n == 0:
             found[op.params["dimension"]] = place, place + end - begin, place - begin
         place += end - begin
+
     return found
 
 
@@ -95,15 +111,19 @@ def as_padding(term: PlacedPart, shape: Ints) -> tuple[Config, list[int]]:
 
     In those a padding would bring back what the term lacks: they are left as they are.
     """
-    box, config, apart = term.box, list[tuple[int, int, int]](), list[int]()
+    box = term.box
+    config = list[tuple[int, int, int]]()
+    apart = list[int]()
     ends = zip(box.starts, box.sizes, box.source.shape, term.at, shape, strict=True)
     for d, (start, size, whole, at, room) in enumerate(ends):
-        low, end = at - start, room - (at + size)
+        low = at - start
+        end = room - (at + size)
         if (start and at) or (start + size < whole and end):
             apart.append(d)
             config.append((0, 0, 0))
         else:
             config.append((low, room - low - whole, 0))
+
     return tuple(config), apart
 
 
@@ -111,16 +131,23 @@ def as_roll(terms: Sequence[PlacedPart], shape: Ints) -> tuple[int, int] | None:
     """The dim and the first element of a roll that two terms of one tensor are; None where they are none."""
     if len(terms) != 2 or terms[0].box.source.shape != shape:
         return None
+
     first, second = sorted(terms, key=lambda term: term.at)
-    dims = [d for d, (size, part) in enumerate(zip(shape, first.box.sizes, strict=True)) if size != part]
+    dims = [
+        d for d, (size, part) in enumerate(zip(shape, first.box.sizes, strict=True)) if size != part
+    ]
     if len(dims) != 1:
         return None
+
     (dim,) = dims
-    begin, none = first.box.starts[dim], (0,) * len(shape)
+    begin = first.box.starts[dim]
+    none = (0,) * len(shape)
     expected = PlacedPart(
-        Box(first.box.source, none, changed(shape, dim, begin)), changed(none, dim, shape[dim] - begin)
+        Box(first.box.source, none, changed(shape, dim, begin)),
+        changed(none, dim, shape[dim] - begin),
     )
     whole = first == PlacedPart(
-        Box(first.box.source, changed(none, dim, begin), changed(shape, dim, shape[dim] - begin)), none
+        Box(first.box.source, changed(none, dim, begin), changed(shape, dim, shape[dim] - begin)),
+        none,
     )
     return (dim, begin) if whole and second == expected else None

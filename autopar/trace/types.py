@@ -38,7 +38,8 @@ def typed_axes(mesh: AbstractMesh | None) -> TypedAxes:
         return ()
     sizes = dict(mesh.shape)
     return tuple(
-        (str(name), int(sizes[name]), kind.name) for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True)
+        (str(name), int(sizes[name]), kind.name)
+        for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True)
     )
 
 

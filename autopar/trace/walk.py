@@ -26,7 +26,13 @@ from autopar.core.pins import PINNED
 from autopar.core.regions import WHILE_TRIPS
 from autopar.errors import TraceError
 from autopar.trace.alone import alone, axes_alone, names_axes
-from autopar.trace.by_hand import MARKS, collective_kind, collective_params, collective_payload, is_walked
+from autopar.trace.by_hand import (
+    MARKS,
+    collective_kind,
+    collective_params,
+    collective_payload,
+    is_walked,
+)
 from autopar.trace.control import WALKERS as CONTROL_WALKERS
 from autopar.trace.draft import Draft, DraftOp, Surroundings
 from autopar.trace.finish import finish
@@ -34,7 +40,13 @@ from autopar.trace.flat import TRACING
 from autopar.trace.keys import decompose, has_keys, run_whole
 from autopar.trace.known import KnownValues
 from autopar.trace.params import plain_params
-from autopar.trace.pins import border_params, check_by_hand_throughout, is_written, pinned_params, result_params
+from autopar.trace.pins import (
+    border_params,
+    check_by_hand_throughout,
+    is_written,
+    pinned_params,
+    result_params,
+)
 from autopar.trace.types import typed_specs
 from autopar.trace.windows import KINDS as WINDOW_KINDS
 from autopar.trace.windows import index_operands, stated_by_windows
@@ -91,7 +103,9 @@ class Walker:
     def __post_init__(self) -> None:
         self._known = KnownValues(self.draft)
 
-    def walk(self, jaxpr: Any, consts: tuple[Any, ...], ins: Tensors, place: Surroundings) -> Tensors:
+    def walk(
+        self, jaxpr: Any, consts: tuple[Any, ...], ins: Tensors, place: Surroundings
+    ) -> Tensors:
         """The tensors of the jaxpr's results, after its equations have been added to the draft.
 
         Raises:
@@ -102,11 +116,14 @@ class Walker:
             env[var] = self.draft.constant(value, var.aval)
 
         def read(atom: Any) -> TensorInfo:
-            return self.draft.constant(atom.val, atom.aval) if _compat.is_literal(atom) else env[atom]
+            return (
+                self.draft.constant(atom.val, atom.aval) if _compat.is_literal(atom) else env[atom]
+            )
 
         for eqn in jaxpr.eqns:
             outs = self._equation(eqn, [read(atom) for atom in eqn.invars], place)
             env.update(zip(eqn.outvars, outs, strict=True))
+
         return [read(atom) for atom in jaxpr.outvars]
 
     def _equation(self, eqn: Any, ins: Tensors, place: Surroundings) -> Tensors:
@@ -129,6 +146,7 @@ class Walker:
             return self._pinned(eqn, ins, place)
         if has_keys(eqn) and name not in KEY_AGNOSTIC:
             return self._key_operator(eqn, ins, place)
+
         return self._plain(eqn, ins, place)
 
     def _plain(self, eqn: Any, ins: Tensors, place: Surroundings) -> Tensors:
@@ -136,16 +154,22 @@ class Walker:
         if eqn.primitive.name == "convert_element_type" and isinstance(ins[0].literal, int):
             aval = eqn.outvars[0].aval
             return [self.draft.constant(np.asarray(ins[0].literal).astype(aval.dtype), aval)]
+
         if self.draft.manual and (kind := collective_kind(eqn)) is not None:
             return self._collective(eqn, kind, ins, place)
         if (function := _compat.sparse_function(eqn.primitive.name)) is not None:
             return self._instead(eqn, partial(function, **eqn.params), ins, place)
+
         outs = self._at_known_places(eqn, ins, place)
         if outs is None:
             outs = self._operator(eqn, ins, place, Payload(eqn.primitive, _payload_params(eqn)))
 
         params = result_params(eqn, is_written(eqn, self._scope(eqn, place)))
-        return outs if params is None else self._operator(eqn, outs, place, None, params, kind="sharding_constraint")
+        return (
+            outs
+            if params is None
+            else self._operator(eqn, outs, place, None, params, kind="sharding_constraint")
+        )
 
     def _alias(self, eqn: Any, ins: Tensors) -> Tensors:
         if eqn.primitive.name == "random_wrap":
@@ -189,6 +213,7 @@ class Walker:
             outs = self.inline(eqn, eqn.params["jaxpr"], entered, place)
         finally:
             self.draft.manual = around
+
         return [
             self._operator(eqn, [tensor], place, None, params, [var.aval], LEAVE)[0]
             for tensor, params, var in zip(outs, leave, eqn.outvars, strict=True)
@@ -196,7 +221,8 @@ class Walker:
 
     def _collective(self, eqn: Any, kind: str, ins: Tensors, place: Surroundings) -> Tensors:
         """The user's own collective, an operator for each operand; it comes of the index of a device without any."""
-        params, payload = collective_params(eqn), collective_payload(eqn)
+        params = collective_params(eqn)
+        payload = collective_payload(eqn)
         if not ins:
             return self._operator(eqn, [], place, payload, params, kind=kind)
         return [
@@ -208,7 +234,9 @@ class Walker:
         """A callback; typed keys come to it as their data, as in JAX. Booleans leave it as bytes, which add up."""
         avals = [spec_of(var.aval) for var in eqn.outvars]
         added = [_as_bytes(aval) for aval in avals]
-        outs = self._operator(eqn, ins, place, Payload(eqn.primitive, dict(eqn.params)), avals=added)
+        outs = self._operator(
+            eqn, ins, place, Payload(eqn.primitive, dict(eqn.params)), avals=added
+        )
         if added == avals:
             return outs
 
@@ -216,7 +244,9 @@ class Walker:
             return [value.astype(aval.dtype) for value, aval in zip(given, avals, strict=True)]
 
         jaxpr, consts = _compat.open_jaxpr(untyped_jax.make_jaxpr(as_answered)(*added))
-        return self.walk(jaxpr, consts, outs, replace(self.inside(eqn, place), source=self.source(eqn, place)))
+        return self.walk(
+            jaxpr, consts, outs, replace(self.inside(eqn, place), source=self.source(eqn, place))
+        )
 
     def inside(self, eqn: Any, place: Surroundings) -> Surroundings:
         """The place of a jaxpr in the parameters of `eqn`."""
@@ -238,7 +268,9 @@ class Walker:
         stated = stated_by_windows(eqn, [*map(self._known.value, indices)])
         return None if stated is None else self._instead(eqn, stated, ins, place)
 
-    def _instead(self, eqn: Any, function: Callable[..., Any], ins: Tensors, place: Surroundings) -> Tensors:
+    def _instead(
+        self, eqn: Any, function: Callable[..., Any], ins: Tensors, place: Surroundings
+    ) -> Tensors:
         """What `function` does with the operands of an equation, in its place."""
         with eqn.ctx.manager:
             closed = untyped_jax.make_jaxpr(function)(*typed_specs(eqn))
@@ -275,13 +307,20 @@ class Walker:
 
     def _key_operator(self, eqn: Any, ins: Tensors, place: Surroundings) -> Tensors:
         avals = tuple((str(atom.aval), atom.aval.shape) for atom in eqn.invars)
-        key = (eqn.primitive.name, avals, repr(sorted(eqn.params.items())), _compat.context_key(eqn))
+        key = (
+            eqn.primitive.name,
+            avals,
+            repr(sorted(eqn.params.items())),
+            _compat.context_key(eqn),
+        )
         if key not in self._decomposed:
             self._decomposed[key] = decompose(eqn)
+
         closed = self._decomposed[key]
         if closed is None:
             call = Payload(_compat.call_primitive(), {"call_jaxpr": run_whole(eqn)})
             return self._operator(eqn, ins, place, call)
+
         jaxpr, consts = _compat.open_jaxpr(closed)
         inner = replace(self.inside(eqn, place), source=self.source(eqn, place))
         return self.walk(jaxpr, consts, ins, inner)
@@ -302,8 +341,16 @@ class Walker:
         effect: Effect | None = None
         if _compat.side_effects(eqn):
             effect = "ordered" if _compat.is_ordered(eqn) else "unordered"
+
         op = DraftOp(
-            *(kind or eqn.primitive.name, tuple(ins), tuple(outs), params, source, self._scope(eqn, place)),
+            *(
+                kind or eqn.primitive.name,
+                tuple(ins),
+                tuple(outs),
+                params,
+                source,
+                self._scope(eqn, place),
+            ),
             place.region,
             *(payload, effect),
         )
@@ -317,21 +364,39 @@ class Walker:
             self._scopes[key] = str(place.stack + eqn.source_info.name_stack)
         return self._scopes[key]
 
-    def _composite(self, eqn: Any, composite: Composite, ins: Tensors, place: Surroundings) -> Tensors:
+    def _composite(
+        self, eqn: Any, composite: Composite, ins: Tensors, place: Surroundings
+    ) -> Tensors:
         """One operator, with what it computes as its body; on typed keys or with pins inside it is walked in place."""
         with eqn.ctx.manager:
             closed = untyped_jax.make_jaxpr(composite.function)(*typed_specs(eqn))
-        body = None if has_keys(eqn) else _body(closed, [atom.aval for atom in eqn.invars], self.while_trips)
+
+        body = (
+            None
+            if has_keys(eqn)
+            else _body(closed, [atom.aval for atom in eqn.invars], self.while_trips)
+        )
         if body is None or any(op.kind in PINNED for op in body.ops):
             return self.inline(eqn, closed, ins, place)
+
         outs = [self.draft.tensor(var.aval) for var in eqn.outvars]
         params = {**plain_params(composite.static), "arguments": composite.arguments}
         if composite.derivation:
             params["derivation"] = composite.derivation
+
         scope = str(place.stack + eqn.source_info.name_stack)
         payload = Payload(eqn.primitive, dict(eqn.params))
         op = DraftOp(
-            *(composite.kind, tuple(ins), tuple(outs), params, self.source(eqn, place), scope, place.region, payload),
+            *(
+                composite.kind,
+                tuple(ins),
+                tuple(outs),
+                params,
+                self.source(eqn, place),
+                scope,
+                place.region,
+                payload,
+            ),
             body=body,
         )
         self.draft.ops.append(op)

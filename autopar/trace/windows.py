@@ -65,12 +65,18 @@ class PlaceGrid:
     def fits(self, shape: Ints) -> bool:
         """Whether all places are in a tensor of this shape."""
         dims = zip(self.starts, self.strides, self.counts, shape, strict=True)
-        return all(count and start >= 0 and start + (count - 1) * stride < size for start, stride, count, size in dims)
+        return all(
+            count and start >= 0 and start + (count - 1) * stride < size
+            for start, stride, count, size in dims
+        )
 
     def config(self, shape: Ints) -> list[tuple[int, int, int]]:
         """How an update is padded to the tensor's shape."""
         dims = zip(self.starts, self.strides, self.counts, shape, strict=True)
-        return [(start, size - start - (count - 1) * stride - 1, stride - 1) for start, stride, count, size in dims]
+        return [
+            (start, size - start - (count - 1) * stride - 1, stride - 1)
+            for start, stride, count, size in dims
+        ]
 
 
 def stated_by_windows(eqn: Any, indices: Sequence[Value | None]) -> Function | None:
@@ -80,9 +86,11 @@ def stated_by_windows(eqn: Any, indices: Sequence[Value | None]) -> Function | N
       eqn: the equation.
       indices: what is known of its `index_operands`.
     """
-    kind, shapes = eqn.primitive.name, [tuple(atom.aval.shape) for atom in eqn.invars]
+    kind = eqn.primitive.name
+    shapes = [tuple(atom.aval.shape) for atom in eqn.invars]
     if any(value is None for value in indices):
         return None
+
     if kind in ("dynamic_slice", "dynamic_update_slice"):
         sizes = eqn.params["slice_sizes"] if kind == "dynamic_slice" else shapes[1]
         window = _clamped(shapes[0], sizes, indices)
@@ -94,20 +102,31 @@ def stated_by_windows(eqn: Any, indices: Sequence[Value | None]) -> Function | N
         placed = _placed(kind, numbers, eqn.params, shapes)
         window = None if indices[0] is None or placed is None else _window(indices[0], placed)
         order = () if placed is None else placed.order
+
     if window is None or not window.fits(shapes[0]):
         return None
+
     out = tuple(eqn.outvars[0].aval.shape)
     if kind in ("dynamic_slice", "gather"):
         return _reading(window, order, out)
     if _is_much(window, shapes[0]):
         return _selecting(kind, window, order, shapes[0])
-    return _updating(window, order, len(out)) if kind == "scatter" and max(window.strides, default=1) == 1 else None
+
+    return (
+        _updating(window, order, len(out))
+        if kind == "scatter" and max(window.strides, default=1) == 1
+        else None
+    )
 
 
 def _clamped(shape: Ints, sizes: Ints, starts: Sequence[Value | None]) -> PlaceGrid:
     """The window of a dynamic slice, moved into the tensor."""
     ends = zip([int(start) for start in starts if start is not None], sizes, shape, strict=True)
-    return PlaceGrid(tuple(min(max(start, 0), whole - size) for start, size, whole in ends), (1,) * len(shape), sizes)
+    return PlaceGrid(
+        tuple(min(max(start, 0), whole - size) for start, size, whole in ends),
+        (1,) * len(shape),
+        sizes,
+    )
 
 
 @dataclass(frozen=True)
@@ -127,37 +146,57 @@ def _placed(kind: str, numbers: Any, params: Any, shapes: Sequence[Ints]) -> _Pl
     """How a gather's or scatter's slices lie on the operand; None where dims are batched."""
     if numbers.operand_batching_dims:
         return None
+
     if kind == "gather":
-        windows, dropped, dims = numbers.offset_dims, numbers.collapsed_slice_dims, numbers.start_index_map
+        windows = numbers.offset_dims
+        dropped = numbers.collapsed_slice_dims
+        dims = numbers.start_index_map
         sizes: Ints = params["slice_sizes"]
     else:
-        windows, dropped = numbers.update_window_dims, numbers.inserted_window_dims
-        dims, sizes = numbers.scatter_dims_to_operand_dims, ()
+        windows = numbers.update_window_dims
+        dropped = numbers.inserted_window_dims
+        dims = numbers.scatter_dims_to_operand_dims
+        sizes = ()
+
     rest = iter(windows)
     order = tuple(-1 if d in dropped else next(rest) for d in range(len(shapes[0])))
     if kind != "gather":
         sizes = tuple(1 if e < 0 else shapes[2][e] for e in order)
+
     return _Placed(sizes, tuple(dims), order)
 
 
 def _window(indices: Value, placed: _Placed) -> PlaceGrid | None:
     """The places that all indices together say, if they are evenly spaced along one dim at most."""
-    starts, strides, counts = [0] * len(placed.sizes), [1] * len(placed.sizes), list(placed.sizes)
+    starts = [0] * len(placed.sizes)
+    strides = [1] * len(placed.sizes)
+    counts = list(placed.sizes)
     rows = indices.reshape(prod(indices.shape[:-1]), indices.shape[-1]).astype(np.int64)
     if not len(rows):
         return None
+
     for component, dim in enumerate(placed.dims):
         starts[dim] = int(rows[0, component])
+
     if len(rows) == 1:
         return PlaceGrid(tuple(starts), tuple(strides), tuple(counts))
+
     steps = rows[1:] - rows[:-1]
     moving = np.flatnonzero(steps.any(axis=0))
-    if indices.ndim != 2 or len(moving) != 1 or (steps != steps[0]).any() or steps[0, moving[0]] < 1:
+    if (
+        indices.ndim != 2
+        or len(moving) != 1
+        or (steps != steps[0]).any()
+        or steps[0, moving[0]] < 1
+    ):
         return None
+
     dim = placed.dims[int(moving[0])]
     if placed.order[dim] >= 0:
         return None
-    strides[dim], counts[dim] = int(steps[0, moving[0]]), len(rows)
+
+    strides[dim] = int(steps[0, moving[0]])
+    counts[dim] = len(rows)
     return PlaceGrid(tuple(starts), tuple(strides), tuple(counts), dim)
 
 
@@ -204,7 +243,8 @@ def _updating(window: PlaceGrid, order: Ints, ndim: int) -> Function:
 
 def _selecting(kind: str, window: PlaceGrid, order: Ints, shape: Ints) -> Function:
     """A write as a selection between the tensor and what is written, padded to where it goes."""
-    lay_out, combine = _laid_out(window, order, len(shape) + 1), _COMBINED[kind]
+    lay_out = _laid_out(window, order, len(shape) + 1)
+    combine = _COMBINED[kind]
 
     def write(x: Any, *operands: Any) -> Any:
         update = lay_out(operands[0] if kind == "dynamic_update_slice" else operands[1])
@@ -222,21 +262,34 @@ def _slices_order(window: PlaceGrid, order: Ints, last: int) -> Ints:
     """
     taken = {e for e in order if e >= 0}
     row = next((e for e in range(last) if e not in taken), last)
-    keys = [row if d == window.counted else last + 1 + d if e < 0 else e for d, e in enumerate(order)]
+    keys = [
+        row if d == window.counted else last + 1 + d if e < 0 else e for d, e in enumerate(order)
+    ]
     wide = [key for key, count in zip(keys, window.counts, strict=True) if count > 1]
-    return tuple(range(len(order))) if wide == sorted(wide) else tuple(int(d) for d in np.argsort(keys))
+    return (
+        tuple(range(len(order)))
+        if wide == sorted(wide)
+        else tuple(int(d) for d in np.argsort(keys))
+    )
 
 
 def _mask(window: PlaceGrid, shape: Ints) -> Any:
     """Which places of the tensor are written; None where all are."""
     found = None
-    for d, (start, stride, count) in enumerate(zip(window.starts, window.strides, window.counts, strict=True)):
+    for d, (start, stride, count) in enumerate(
+        zip(window.starts, window.strides, window.counts, strict=True)
+    ):
         if count == shape[d]:
             continue
         places = _lax.sub(_lax.iota(np.int32, shape[d]), np.int32(start))
-        inside = _lax.bitwise_and(_lax.ge(places, np.int32(0)), _lax.lt(places, np.int32(count * stride)))
+        inside = _lax.bitwise_and(
+            _lax.ge(places, np.int32(0)), _lax.lt(places, np.int32(count * stride))
+        )
         if stride > 1:
-            inside = _lax.bitwise_and(inside, _lax.eq(_lax.rem(places, np.int32(stride)), np.int32(0)))
+            inside = _lax.bitwise_and(
+                inside, _lax.eq(_lax.rem(places, np.int32(stride)), np.int32(0))
+            )
         along = _lax.broadcast_in_dim(inside, shape, (d,))
         found = along if found is None else _lax.bitwise_and(found, along)
+
     return found

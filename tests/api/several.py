@@ -19,7 +19,10 @@ from tests.quick_compile import QUICK, compiled_by
 
 CLUSTER = "2x2xcpu-1gbit"
 X = np.linspace(-1, 1, 8 * 16, dtype=np.float32).reshape(8, 16)
-W = {"a": np.linspace(-1, 1, 16 * 32, dtype=np.float32).reshape(16, 32), "b": np.full((32, 4), 0.1, np.float32)}
+W = {
+    "a": np.linspace(-1, 1, 16 * 32, dtype=np.float32).reshape(16, 32),
+    "b": np.full((32, 4), 0.1, np.float32),
+}
 OFFSET = np.arange(32, dtype=np.float32) / 32
 
 
@@ -38,12 +41,19 @@ def main(told: Path) -> None:
     work = hosts.join(told)
     devices = hosts.devices_in_order()
     meshes = {"same": {"p": 2, "q": 2}, "differing": {"p": 4} if work.number else {"p": 2, "q": 2}}
-    found = {name: trained(autopar.plan(step, W, X, cluster=CLUSTER, mesh=m)) for name, m in meshes.items()}
+    found = {
+        name: trained(autopar.plan(step, W, X, cluster=CLUSTER, mesh=m))
+        for name, m in meshes.items()
+    }
     mesh = autopar.plan(step, W, X, cluster=CLUSTER).jax_mesh()
     assert list(mesh.devices.flat) == devices
-    found["functions"] = refused(lambda: differing(lambda w, x: step(w, 2 * x) if work.number else step(w, x))(W, X))
+    found["functions"] = refused(
+        lambda: differing(lambda w, x: step(w, 2 * x) if work.number else step(w, x))(W, X)
+    )
     order = devices[:: -1 if work.number else 1]
-    found["orders"] = refused(lambda: autopar.plan(step, W, X, cluster=CLUSTER).compile(devices=order)(W, X))
+    found["orders"] = refused(
+        lambda: autopar.plan(step, W, X, cluster=CLUSTER).compile(devices=order)(W, X)
+    )
     found |= rows_of_their_own(work.number) | values_that_differ(work.number, devices)
     hosts.answer(work, found)
 
@@ -68,7 +78,9 @@ def rows_of_their_own(number: int) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, spec in (("split", P("p")), ("whole", P())):
         constraints = (autopar.pin("x", spec), autopar.replicate("w"))
-        plan = autopar.plan(step, W, X, cluster=CLUSTER, mesh={"p": 2, "q": 2}, constraints=constraints)
+        plan = autopar.plan(
+            step, W, X, cluster=CLUSTER, mesh={"p": 2, "q": 2}, constraints=constraints
+        )
         part = plan.in_slices()[1]
         batch = jax.make_array_from_process_local_data(plan.in_shardings()[1], X[part])
         found[f"{name} rows"] = [[part[0].start, part[0].stop], list(batch.shape)]
@@ -77,7 +89,9 @@ def rows_of_their_own(number: int) -> dict[str, Any]:
         found[f"{name} half"] = refused(lambda plan=plan, half=half: plan.compile()(W, half))
     compiled = autopar.compile(step, cluster=CLUSTER)
     whole = jax.sharding.NamedSharding(compiled.plan(W, X).jax_mesh(), P())
-    found["asked"] = refused(lambda: compiled(W, jax.make_array_from_process_local_data(whole, X[4 * number :][:4])))
+    found["asked"] = refused(
+        lambda: compiled(W, jax.make_array_from_process_local_data(whole, X[4 * number :][:4]))
+    )
     return found
 
 
@@ -95,10 +109,15 @@ def values_that_differ(number: int, devices: Any) -> dict[str, Any]:
     ]
     noisy = float(drawn.compile()(jax.random.key(3), drawn.place(X, "x")))
     state, loss = run(W, X, 0.5)
-    told = [row.decode().split("|") for row in several.gathered("|".join(messages).encode(), devices)]
+    told = [
+        row.decode().split("|") for row in several.gathered("|".join(messages).encode(), devices)
+    ]
 
     counted: list[int] = []
-    gathered_rows, processes.gathered_rows = processes.gathered_rows, lambda own, _: counted.append(len(own)) or {}
+    gathered_rows, processes.gathered_rows = (
+        processes.gathered_rows,
+        lambda own, _: counted.append(len(own)) or {},
+    )
     rows = jax.make_array_from_process_local_data(run.plan(W, X, 0.5).in_shardings()[1], X)
     rate = jax.device_put(0.5, loss.sharding)
     run(state, rows, rate)

@@ -33,7 +33,9 @@ def step(state: Any, x: Any) -> Any:
 def main(told: Path) -> None:
     """The losses of two steps from a state that is born in place, from one that is put there, and from host values."""
     work = hosts.join(told)
-    compiled = autopar.compile(step, cluster="2x2xcpu-1gbit", mesh=MESH, donate_argnums=0, constraints=PINS)
+    compiled = autopar.compile(
+        step, cluster="2x2xcpu-1gbit", mesh=MESH, donate_argnums=0, constraints=PINS
+    )
     born = compiled.init(make_state, jax.random.key(5), others=(X,))
     plan = compiled.made[0]
     found: dict[str, Any] = {"shards": [str(shard.index) for shard in born["w"].addressable_shards]}

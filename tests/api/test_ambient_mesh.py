@@ -25,7 +25,9 @@ X = np.linspace(-1, 1, 64, dtype=np.float32).reshape(8, 8)
 def auto(*sizes: int, names: str = "dq", devices: Any = None) -> Mesh:
     given = np.array(jax.devices() if devices is None else devices)
     return Mesh(
-        given[: np.prod(sizes)].reshape(sizes), tuple(names[: len(sizes)]), axis_types=(AxisType.Auto,) * len(sizes)
+        given[: np.prod(sizes)].reshape(sizes),
+        tuple(names[: len(sizes)]),
+        axis_types=(AxisType.Auto,) * len(sizes),
     )
 
 
@@ -42,12 +44,16 @@ def bare_spec_of_nothing(x: Any) -> Any:
 
 
 def mapped(x: Any) -> Any:
-    return jax.shard_map(lambda mine: lax.psum(mine * 2, "d"), in_specs=P("d", None), out_specs=P(None, None))(x)
+    return jax.shard_map(
+        lambda mine: lax.psum(mine * 2, "d"), in_specs=P("d", None), out_specs=P(None, None)
+    )(x)
 
 
 def placements(plan: autopar.Plan, kind: str) -> list[str]:
     graph, stage = plan.bound.traced.graph, plan.record.stage
-    return [str(s.outs[0]) for op, s in zip(graph.ops, stage.strategies, strict=True) if op.kind == kind]
+    return [
+        str(s.outs[0]) for op, s in zip(graph.ops, stage.strategies, strict=True) if op.kind == kind
+    ]
 
 
 @pytest.mark.parametrize("fn", [reshard_like, bare_spec, bare_spec_of_nothing, mapped])
@@ -70,13 +76,22 @@ def test_the_axes_that_it_names_are_the_plans() -> None:
             autopar.plan(bare_spec, X, cluster=SLOW, mesh={"x": 8})
 
 
-@pytest.mark.parametrize(("fn", "mesh"), [(bare_spec_of_nothing, auto(2, 4)), (bare_spec, auto(1)), (mapped, auto(1))])
-def test_nothing_is_pinned_where_it_names_none_or_there_is_one_device(fn: Callable[..., Any], mesh: Mesh) -> None:
+@pytest.mark.parametrize(
+    ("fn", "mesh"), [(bare_spec_of_nothing, auto(2, 4)), (bare_spec, auto(1)), (mapped, auto(1))]
+)
+def test_nothing_is_pinned_where_it_names_none_or_there_is_one_device(
+    fn: Callable[..., Any], mesh: Mesh
+) -> None:
     """Any mesh may be planned, and what it would cost without the constraint is what it costs."""
     with jax.set_mesh(mesh):
-        plans = [autopar.plan(fn, X, cluster=SLOW, mesh=axes) for axes in ({"x": 8}, {"d": 4, "z": 2})]
+        plans = [
+            autopar.plan(fn, X, cluster=SLOW, mesh=axes) for axes in ({"x": 8}, {"d": 4, "z": 2})
+        ]
     for plan in plans:
-        assert plan.objective_s == autopar.plan(lambda x: x * 2, X, cluster=SLOW, mesh=dict(plan.mesh.axes)).objective_s
+        assert (
+            plan.objective_s
+            == autopar.plan(lambda x: x * 2, X, cluster=SLOW, mesh=dict(plan.mesh.axes)).objective_s
+        )
 
 
 def test_a_spec_of_no_axes_is_a_pin_beside_one_that_names_some() -> None:
@@ -84,7 +99,10 @@ def test_a_spec_of_no_axes_is_a_pin_beside_one_that_names_some() -> None:
         return bare_spec(bare_spec_of_nothing(x) + 1)
 
     with jax.set_mesh(auto(2, 4)):
-        assert placements(autopar.plan(fn, X, cluster=SLOW), "sharding_constraint") == ["[-, -]", "[d, -]"]
+        assert placements(autopar.plan(fn, X, cluster=SLOW), "sharding_constraint") == [
+            "[-, -]",
+            "[d, -]",
+        ]
 
 
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
@@ -109,10 +127,14 @@ def test_the_devices_of_the_mesh_that_is_set_are_those_of_the_plan() -> None:
         assert dict(compiled(X).sharding.mesh.shape) == {"d": 2, "q": 4}
 
 
-def test_a_mesh_that_makes_no_difference_costs_no_second_search(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mesh_that_makes_no_difference_costs_no_second_search(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     searched: list[int] = []
     search_best = make.search_best
-    monkeypatch.setattr(make, "search_best", lambda *given: searched.append(1) or search_best(*given))
+    monkeypatch.setattr(
+        make, "search_best", lambda *given: searched.append(1) or search_best(*given)
+    )
     compiled = autopar.compile(lambda x: jnp.sin(x), cluster=SLOW)
     for mesh in (None, auto(8), auto(2, 4)):
         with jax.set_mesh(mesh) if mesh is not None else nullcontext():

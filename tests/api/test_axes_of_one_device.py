@@ -77,7 +77,9 @@ def test_a_plan_is_the_same_with_and_without_them(data: st.DataObject) -> None:
 
     pin, own = data.draw(spelled(axes, (), ("b",))), data.draw(spelled(axes, ("b", "a"), ()))
     found = plan(axes, own, pin, autopar.forbid("x", forbidden))
-    plain = plan(SEVERAL, P(("b", "a")), P(None, "b"), *[autopar.forbid("x", "b")] * (forbidden == "b"))
+    plain = plan(
+        SEVERAL, P(("b", "a")), P(None, "b"), *[autopar.forbid("x", "b")] * (forbidden == "b")
+    )
     assert sizes(found) == sizes(plain)
     assert found.mesh.axes == axes == found.summary.mesh
     assert found.in_shardings()[1].spec == pin
@@ -96,7 +98,9 @@ def test_values_are_those_of_jit(data: st.DataObject) -> None:
         x = lax.all_gather(jnp.sin(x), ones[0], axis=0, tiled=True)
         return lax.psum(x, ("b", *ones)) * lax.axis_size(ones[0])
 
-    inner = jax.shard_map(body, mesh=mesh, in_specs=data.draw(spelled(axes, ("a",), ("b",))), out_specs=P("a"))
+    inner = jax.shard_map(
+        body, mesh=mesh, in_specs=data.draw(spelled(axes, ("a",), ("b",))), out_specs=P("a")
+    )
     spec = data.draw(spelled(axes, ("a",), ("b",)))
     outer = jax.shard_map(jnp.sin, mesh=mesh, in_specs=spec, out_specs=spec)
 
@@ -111,16 +115,23 @@ def test_twelve_axes_are_searched_as_one() -> None:
 
     def fn(mesh: AbstractMesh) -> Callable[..., Any]:
         def loss(x: Any, w: Any) -> Any:
-            return (lax.with_sharding_constraint(x @ w, NamedSharding(mesh, P("fsdp", None))) ** 2).sum()
+            return (
+                lax.with_sharding_constraint(x @ w, NamedSharding(mesh, P("fsdp", None))) ** 2
+            ).sum()
 
         return jax.grad(loss, argnums=1)
 
     def abstract(*names: str) -> AbstractMesh:
-        return AbstractMesh((64, *[1] * (len(names) - 1)), names, axis_types=(AxisType.Auto,) * len(names))
+        return AbstractMesh(
+            (64, *[1] * (len(names) - 1)), names, axis_types=(AxisType.Auto,) * len(names)
+        )
 
     specs = jax.ShapeDtypeStruct((256, 64), "float32"), jax.ShapeDtypeStruct((64, 128), "float32")
     names = tuple(f"one{n}" for n in range(11))
-    found, plain = (autopar.plan(fn(abstract("fsdp", *ones)), *specs, cluster="tpu-v5p-4x4x4") for ones in (names, ()))
+    found, plain = (
+        autopar.plan(fn(abstract("fsdp", *ones)), *specs, cluster="tpu-v5p-4x4x4")
+        for ones in (names, ())
+    )
     assert sizes(found) == sizes(plain)
     assert found.mesh.axes == (("fsdp", 64), *((name, 1) for name in names))
 
@@ -130,19 +141,27 @@ def test_the_mesh_of_a_file_has_them(tmp_path: Path) -> None:
         return jnp.sin(x) * 2
 
     axes = {"one": 1, "a": 2, "o": 1, "b": 4}
-    made = autopar.plan(fn, X, cluster=SLOW, mesh=axes, constraints=(autopar.pin("x", P("o", ("one", "b"))),))
+    made = autopar.plan(
+        fn, X, cluster=SLOW, mesh=axes, constraints=(autopar.pin("x", P("o", ("one", "b"))),)
+    )
     made.save(tmp_path / "plan.json")
     loaded = autopar.Plan.load(tmp_path / "plan.json")
     assert dict(loaded.mesh.axes) == axes
     compiled = loaded.compile(fn)
     assert_same(compiled(X), jax.jit(fn)(X))
-    assert compiled.plan(X).in_shardings()[0].spec == made.in_shardings()[0].spec == P("o", ("one", "b"))
+    assert (
+        compiled.plan(X).in_shardings()[0].spec
+        == made.in_shardings()[0].spec
+        == P("o", ("one", "b"))
+    )
     assert str(made.placements["x"]) == "[o, one*b]"
 
 
 @pytest.mark.parametrize("axes", [(("one", 1),), (("one", 1), ("two", 1))])
 def test_a_mesh_of_one_device(axes: tuple[tuple[str, int], ...]) -> None:
-    compiled = autopar.compile(lambda x: x * 2, mesh=mesh_of(axes, 1), constraints=(autopar.pin("x", P("one")),))
+    compiled = autopar.compile(
+        lambda x: x * 2, mesh=mesh_of(axes, 1), constraints=(autopar.pin("x", P("one")),)
+    )
     assert_same(compiled(X), jnp.asarray(X * 2))
     assert compiled.plan(X).mesh.axes == axes
     assert compiled.plan(X).in_shardings()[0].spec == P("one", None)
@@ -151,12 +170,17 @@ def test_a_mesh_of_one_device(axes: tuple[tuple[str, int], ...]) -> None:
 def test_the_functions_own_are_added_to_the_mesh_that_is_asked_for() -> None:
     mesh = mesh_of((("a", 2), ("one", 1), ("b", 4)))
     fn = jax.shard_map(
-        lambda x: lax.psum(x, "b") * lax.axis_size("one"), mesh=mesh, in_specs=P("a", "b"), out_specs=P("a")
+        lambda x: lax.psum(x, "b") * lax.axis_size("one"),
+        mesh=mesh,
+        in_specs=P("a", "b"),
+        out_specs=P("a"),
     )
     compiled = autopar.compile(fn, cluster=SLOW, mesh={"a": 2, "b": 4})
     assert_same(compiled(X), jax.jit(fn)(X))
     assert dict(compiled.plan(X).mesh.axes) == {"a": 2, "one": 1, "b": 4}
-    with pytest.raises(InvalidMesh, match=r"shard_map .* runs on the mesh \(a=2, one=1, b=4\), .* in another order"):
+    with pytest.raises(
+        InvalidMesh, match=r"shard_map .* runs on the mesh \(a=2, one=1, b=4\), .* in another order"
+    ):
         autopar.plan(fn, X, cluster=SLOW, mesh={"b": 4, "a": 2})
 
 
@@ -165,7 +189,8 @@ def test_meshes_that_differ_by_them_are_one_but_for_shard_maps() -> None:
 
     def constrained(x: Any) -> Any:
         return lax.with_sharding_constraint(
-            lax.with_sharding_constraint(x, NamedSharding(wide, P("a"))), NamedSharding(narrow, P("b"))
+            lax.with_sharding_constraint(x, NamedSharding(wide, P("a"))),
+            NamedSharding(narrow, P("b")),
         )
 
     assert dict(autopar.plan(constrained, X, cluster=SLOW).mesh.axes) == {"a": 2, "one": 1, "b": 4}
@@ -180,9 +205,16 @@ def test_meshes_that_differ_by_them_are_one_but_for_shard_maps() -> None:
 
 
 def test_an_axis_that_is_not_there_is_refused() -> None:
-    with pytest.raises(InvalidConstraint, match=r"mesh \(a=2, one=1, b=4\) has no axis 'two'; its axes are a, one, b"):
+    with pytest.raises(
+        InvalidConstraint,
+        match=r"mesh \(a=2, one=1, b=4\) has no axis 'two'; its axes are a, one, b",
+    ):
         autopar.plan(
-            jnp.sin, X, cluster=SLOW, mesh={"a": 2, "one": 1, "b": 4}, constraints=(autopar.pin("x", P("two")),)
+            jnp.sin,
+            X,
+            cluster=SLOW,
+            mesh={"a": 2, "one": 1, "b": 4},
+            constraints=(autopar.pin("x", P("two")),),
         )
 
 
@@ -193,12 +225,20 @@ COLLECTIVES: dict[str, tuple[Callable[..., Any], P]] = {
     "all_to_all of a dim": (lambda x: lax.all_to_all(x[:, None], "d", 1, 0)[0], P("d")),
     "axis_index": (lambda x: x + lax.axis_index("d"), P("d")),
     "branches": (
-        lambda x: lax.cond(lax.psum(x.sum(), "d") > 0, jnp.sin, lambda x: lax.ppermute(x, "d", [(0, 0)]), x),
+        lambda x: lax.cond(
+            lax.psum(x.sum(), "d") > 0, jnp.sin, lambda x: lax.ppermute(x, "d", [(0, 0)]), x
+        ),
         P("d"),
     ),
-    "gradient": (jax.grad(lambda x: lax.psum(lax.all_gather(jnp.sin(x), "d", tiled=True), "d").sum()), P("d")),
+    "gradient": (
+        jax.grad(lambda x: lax.psum(lax.all_gather(jnp.sin(x), "d", tiled=True), "d").sum()),
+        P("d"),
+    ),
     "keys": (
-        lambda x: x + jax.random.normal(jax.random.fold_in(jax.random.key(0), lax.axis_index("d")), x.shape),
+        lambda x: (
+            x
+            + jax.random.normal(jax.random.fold_in(jax.random.key(0), lax.axis_index("d")), x.shape)
+        ),
         P("d"),
     ),
     "loop": (lambda x: lax.scan(lambda c, r: (c + r, lax.psum(c, "d")), x[0], x)[1], P()),
@@ -222,7 +262,11 @@ def test_a_shard_map_over_one_device_is_planned_as_what_it_computes(name: str) -
 def test_a_shard_map_over_axes_of_one_device_leaves_the_others_to_the_plan() -> None:
     mesh = mesh_of((("a", 2), ("one", 1), ("b", 4)))
     fn = jax.shard_map(
-        lambda x: lax.psum(jnp.sin(x), "one"), mesh=mesh, in_specs=P("one"), out_specs=P(), axis_names={"one"}
+        lambda x: lax.psum(jnp.sin(x), "one"),
+        mesh=mesh,
+        in_specs=P("one"),
+        out_specs=P(),
+        axis_names={"one"},
     )
     compiled = autopar.compile(fn, cluster=SLOW)
     assert_same(compiled(X), jnp.sin(X))

@@ -31,7 +31,10 @@ from tests.api.same import SLOW, W, X, assert_same, check, layer
 DEVICES = jax.devices()
 
 MESHES: list[tuple[Any, str]] = [
-    ({"a": 3}, r"mesh a=3 has 3 devices, cluster 'cpu8' has 8\. Choose axis sizes whose product is 8"),
+    (
+        {"a": 3},
+        r"mesh a=3 has 3 devices, cluster 'cpu8' has 8\. Choose axis sizes whose product is 8",
+    ),
     ({"a": 2, "b": 3}, r"mesh \(a=2, b=3\) has 6 devices"),
     ({"a": 16}, r"mesh a=16 has 16 devices"),
     ({"a": 0}, r"mesh axis 'a' has size 0; sizes are >= 1"),
@@ -46,7 +49,10 @@ MESHES: list[tuple[Any, str]] = [
     ([2, 4], r"mesh is \[2, 4\]: pass axis sizes by name, such as \{'data': 2, 'model': 4\}"),
     (8, r"mesh is 8: pass axis sizes by name"),
     ("8", r"mesh is '8': pass axis sizes by name"),
-    (Mesh(np.array(DEVICES[:4]), ("a",)), r"cluster 'cpu8' has 8 devices, but 4 are given\. Give as many, or name"),
+    (
+        Mesh(np.array(DEVICES[:4]), ("a",)),
+        r"cluster 'cpu8' has 8 devices, but 4 are given\. Give as many, or name",
+    ),
 ]
 
 DEVICE_LISTS: list[tuple[Any, str]] = [
@@ -57,7 +63,10 @@ DEVICE_LISTS: list[tuple[Any, str]] = [
 ]
 
 CLUSTERS: list[tuple[Any, str]] = [
-    ("8xh10", r"unknown cluster '8xh10'; did you mean .*'8x8xh100'.*Known are .*cpu8.*\{sizes\}xh100"),
+    (
+        "8xh10",
+        r"unknown cluster '8xh10'; did you mean .*'8x8xh100'.*Known are .*cpu8.*\{sizes\}xh100",
+    ),
     ("nothing", r"unknown cluster 'nothing'\. Known are .*8x8xa100"),
     ("16xh100", r"level 'device' has size 16; .* at most 8 .*say '2x8xh100'"),
     ("cpu0", r"level 'device' has size 0; it must be at least 1"),
@@ -69,18 +78,27 @@ CLUSTERS: list[tuple[Any, str]] = [
 LIMITS: list[Any] = [-1, 0, 2.5, "1 gigabyte", "", True, float("nan"), float("inf")]
 
 ARGUMENTS: list[tuple[dict[str, Any], str]] = [
-    ({"static_argnums": 5}, "static_argnums names argument 5, but layer takes 2 positional arguments"),
+    (
+        {"static_argnums": 5},
+        "static_argnums names argument 5, but layer takes 2 positional arguments",
+    ),
     ({"static_argnums": "x"}, "static_argnums is 'x': pass the positions of arguments"),
     ({"donate_argnums": -3}, "donate_argnums names argument -3, but layer takes 2"),
     ({"donate_argnums": (0.5,)}, r"donate_argnums is \(0.5,\): pass the positions"),
-    ({"static_argnames": "y"}, "static_argnames names argument 'y', which layer does not take by name"),
+    (
+        {"static_argnames": "y"},
+        "static_argnames names argument 'y', which layer does not take by name",
+    ),
     ({"donate_argnames": ("w", 3)}, r"donate_argnames is \('w', 3\): pass the names of arguments"),
     ({"static_argnames": "w", "donate_argnums": 0}, "argument 0 is both static and donated"),
     ({"static_argnums": 0, "donate_argnums": 0}, "argument 0 is both static and donated"),
     ({"carry": "yes"}, r"carry must be 'auto', None or pairs of \(result, argument\), not 'yes'"),
     ({"carry": 3}, r"carry must be 'auto', None or pairs of \(result, argument\), not 3"),
     ({"carry": [(0, 5)]}, "there is no traced argument at position 5"),
-    ({"carry": [(0, 0)]}, r"carry pairs result 0 with argument 0, but .* float32\[8\] .* float32\[16,24\]"),
+    (
+        {"carry": [(0, 0)]},
+        r"carry pairs result 0 with argument 0, but .* float32\[8\] .* float32\[16,24\]",
+    ),
 ]
 
 
@@ -104,13 +122,18 @@ def test_an_unknown_cluster(cluster: Any, message: str) -> None:
 
 @pytest.mark.parametrize("limit", LIMITS)
 def test_a_memory_limit_that_is_none(limit: Any) -> None:
-    with pytest.raises(InvalidOption, match=f"memory_limit_bytes is {limit!r}: pass the bytes that one device may use"):
+    with pytest.raises(
+        InvalidOption,
+        match=f"memory_limit_bytes is {limit!r}: pass the bytes that one device may use",
+    ):
         autopar.plan(layer, W, X, cluster=SLOW, memory_limit_bytes=limit)
 
 
 @pytest.mark.parametrize("mode", ["fast", "", None, 3])
 def test_an_unknown_mode(mode: Any) -> None:
-    with pytest.raises(InvalidOption, match=f"unknown mode {mode!r}; the modes are auto, data_parallel"):
+    with pytest.raises(
+        InvalidOption, match=f"unknown mode {mode!r}; the modes are auto, data_parallel"
+    ):
         autopar.plan(layer, W, X, cluster=SLOW, mode=mode)
 
 
@@ -124,7 +147,9 @@ def test_options_about_arguments(options: dict[str, Any], message: str) -> None:
 
 def test_a_static_argument_that_cannot_be_hashed() -> None:
     compiled = autopar.compile(lambda x, names: x * len(names), cluster=SLOW, static_argnums=1)
-    with pytest.raises(SignatureMismatch, match=r"static argument 1 is a list, which is not hashable: .* tuple"):
+    with pytest.raises(
+        SignatureMismatch, match=r"static argument 1 is a list, which is not hashable: .* tuple"
+    ):
         compiled(X, ["a"])
     assert_same(compiled(X, ("a",)), jnp.asarray(X))
 
@@ -203,7 +228,10 @@ def test_an_operator_without_a_rule_is_replicated_with_a_warning(fn: Any) -> Non
     assert caught[0].filename == __file__
     assert_same(found, jax.jit(fn)(SQUARE))
     check(compiled, fn, SQUARE)
-    with pytest.raises(UnsupportedPrimitive, match=f"{place}. Register one with autopar.register_rule, or pass strict"):
+    with pytest.raises(
+        UnsupportedPrimitive,
+        match=f"{place}. Register one with autopar.register_rule, or pass strict",
+    ):
         autopar.plan(fn, SQUARE, cluster=SLOW, strict=True)
 
 

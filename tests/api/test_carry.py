@@ -42,7 +42,11 @@ def test_what_looks_like_an_input_only_costs_nothing() -> None:
     assert price is not None
     assert price is carried.carry_price()
     assert price.constraint == "carry output[0] -> x"
-    assert price.at_least_s == price.at_most_s == pytest.approx(carried.objective_s - free.serial_time_s)
+    assert (
+        price.at_least_s
+        == price.at_most_s
+        == pytest.approx(carried.objective_s - free.serial_time_s)
+    )
     assert planned(donate_argnums=0).objective_s == carried.objective_s
 
 
@@ -74,7 +78,9 @@ def pinned(*sides: P | None) -> tuple[Constraint, ...]:
         ((autopar.replicate("x"), autopar.pin("output*", P("a"))), Placement(((), ())), ROWS),
     ],
 )
-def test_pins_override_the_carry(constraints: tuple[Constraint, ...], lying: Any, leaving: Any, tmp_path: Path) -> None:
+def test_pins_override_the_carry(
+    constraints: tuple[Constraint, ...], lying: Any, leaving: Any, tmp_path: Path
+) -> None:
     scratch = planned(carry=[(0, 0)], constraints=constraints)
     again = planned(carry=[(0, 0)]).resolve(constraints=constraints)
     for plan in (scratch, again):
@@ -107,19 +113,33 @@ def test_pins_override_the_carry_of_a_mode() -> None:
 leaves = st.sampled_from([(8,), (8, 4), (2, 8)]).map(lambda shape: np.ones(shape, np.float32))
 trees = st.recursive(
     leaves,
-    lambda inner: st.dictionaries(st.sampled_from("abc"), inner, min_size=1) | st.lists(inner, min_size=1, max_size=3),
+    lambda inner: (
+        st.dictionaries(st.sampled_from("abc"), inner, min_size=1)
+        | st.lists(inner, min_size=1, max_size=3)
+    ),
     max_leaves=6,
 )
 
 
 @settings(max_examples=50, deadline=None)
-@given(state=trees, data=st.lists(leaves, max_size=2), before=st.lists(leaves, max_size=2), donate=st.booleans())
-def test_a_returned_state_is_carried_whole_and_nothing_else(state: Any, data: Any, before: Any, donate: bool) -> None:
+@given(
+    state=trees,
+    data=st.lists(leaves, max_size=2),
+    before=st.lists(leaves, max_size=2),
+    donate=st.booleans(),
+)
+def test_a_returned_state_is_carried_whole_and_nothing_else(
+    state: Any, data: Any, before: Any, donate: bool
+) -> None:
     """Other results and arguments, of the same shapes or not, are never carried; nor is a bare array, if kept."""
     from autopar.trace import trace
 
     def fn(state: Any, *batch: Any) -> Any:
-        return (*(x * 2 for x in before), jax.tree.map(lambda leaf: leaf + 1, state), *(x.sum() for x in batch))
+        return (
+            *(x * 2 for x in before),
+            jax.tree.map(lambda leaf: leaf + 1, state),
+            *(x.sum() for x in batch),
+        )
 
     graph = trace(fn, (state, *data), donate_argnums=0 if donate else ()).graph
     count = len(jax.tree.leaves(state))

@@ -41,7 +41,9 @@ def loss(params: Any, x: Any) -> Any:
 
 def planned(limit: int, *constraints: Any, **options: Any) -> autopar.Plan:
     settings: dict[str, Any] = {"cluster": "cpu8", "mesh": {"a": 8}, **options}
-    return autopar.plan(loss, PARAMS, X, memory_limit_bytes=limit, constraints=constraints, **settings)
+    return autopar.plan(
+        loss, PARAMS, X, memory_limit_bytes=limit, constraints=constraints, **settings
+    )
 
 
 def refused(limit: int, *constraints: Any, **options: Any) -> str:
@@ -82,7 +84,8 @@ def test_memory_alone() -> None:
     told = refused(2**16, *REST[:2])
     assert "These clash" not in told
     assert re.search(
-        r"No constraint is to blame, but the memory limit at \w+ \(\S*test_clash\.py:\d+ \(loss\)\), where ", told
+        r"No constraint is to blame, but the memory limit at \w+ \(\S*test_clash\.py:\d+ \(loss\)\), where ",
+        told,
     )
 
 
@@ -95,8 +98,12 @@ def test_sentences() -> None:
     """Constraints that clash without memory; and what is told where nothing, or not all, was found out."""
     told = blame(Clash((0, 2), (), True, True), ["pin(a)", "pin(b)", "tie(a, c)"], None)
     assert told == "These clash: pin(a); tie(a, c). Nothing less clashes."
-    assert blame(Clash((1,), (), True, False), ["x", "pin(b)"], None).endswith("the others can be had.")
-    assert blame(Clash((0, 1), (), False, False), ["x", "y"], None).endswith("Possibly not all of these are needed.")
+    assert blame(Clash((1,), (), True, False), ["x", "pin(b)"], None).endswith(
+        "the others can be had."
+    )
+    assert blame(Clash((0, 1), (), False, False), ["x", "y"], None).endswith(
+        "Possibly not all of these are needed."
+    )
     assert "not found out" in blame(None, [], None)
     assert "the function itself" in blame(Clash((), (), True, True), [], None)
 
@@ -128,7 +135,9 @@ def test_a_program_above_the_limit_proves_nothing() -> None:
     """Under the least that any plan needs all is refused with proof; between that and the least peak found, without."""
     with pytest.raises(NoFeasiblePlan) as error:
         planned(1)
-    least = int(str(error.value).partition("any plan needs ")[2].partition(" bytes")[0].replace(",", ""))
+    least = int(
+        str(error.value).partition("any plan needs ")[2].partition(" bytes")[0].replace(",", "")
+    )
     peak = error.value.min_peak_bytes
     assert peak is not None
     assert least <= peak
@@ -146,7 +155,9 @@ def _outcome(limit: int) -> Any:
         return error
 
 
-def test_one_mesh_of_which_nothing_is_known_leaves_all_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_mesh_of_which_nothing_is_known_leaves_all_unknown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Proven of all shapes but one."""
     solve, given_up = limited_solve.solve, list[Any]()
 
@@ -178,6 +189,11 @@ def test_of_constraints_that_contradict_only_those_are_named() -> None:
     assert all(str(constraint) in told for constraint in (first, *ties, last))
     assert all(str(constraint) not in told for constraint in (second, REST[3]))
     with pytest.raises(InvalidConstraint) as error:
-        planned(2**30, autopar.forbid("params", P()), second, REST[3], autopar.replicate("params['w1']"))
+        planned(
+            2**30, autopar.forbid("params", P()), second, REST[3], autopar.replicate("params['w1']")
+        )
     told = str(error.value)
-    assert f"{autopar.replicate('''params['w1']''')} contradicts {autopar.forbid('params', P())}: together" in told
+    assert (
+        f"{autopar.replicate('''params['w1']''')} contradicts {autopar.forbid('params', P())}: together"
+        in told
+    )

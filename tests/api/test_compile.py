@@ -72,7 +72,9 @@ def test_one_plan_for_each_signature(plans: list[int]) -> None:
     ):
         check(compiled, layer, w, x)
         assert len(plans) == count
-    compiled.plan(jax.ShapeDtypeStruct(W.shape, "float32"), jax.ShapeDtypeStruct(X.shape, "float32"))
+    compiled.plan(
+        jax.ShapeDtypeStruct(W.shape, "float32"), jax.ShapeDtypeStruct(X.shape, "float32")
+    )
     assert len(plans) == 3
 
 
@@ -127,7 +129,12 @@ def test_static_arguments(plans: list[int]) -> None:
 
     compiled = autopar.compile(fn, cluster=SLOW, static_argnums=(0, -1))
     plain = jax.jit(fn, static_argnums=(0, 2))
-    for args, count in (((3, X, "ab"), 1), ((4, X, "ab"), 2), ((3, X + 1, "ab"), 2), ((3, X, ("a",)), 3)):
+    for args, count in (
+        ((3, X, "ab"), 1),
+        ((4, X, "ab"), 2),
+        ((3, X + 1, "ab"), 2),
+        ((3, X, ("a",)), 3),
+    ):
         assert_same(compiled(*args), plain(*args))
         assert len(plans) == count
 
@@ -244,7 +251,9 @@ def test_arrays_that_lie_elsewhere(plans: list[int]) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::autopar.errors.MovedWarning")
-@pytest.mark.parametrize("types", [(AxisType.Auto,) * 2, (AxisType.Explicit,) * 2, (AxisType.Auto, AxisType.Explicit)])
+@pytest.mark.parametrize(
+    "types", [(AxisType.Auto,) * 2, (AxisType.Explicit,) * 2, (AxisType.Auto, AxisType.Explicit)]
+)
 def test_a_jax_mesh_of_any_axis_types(types: Any) -> None:
     mesh = jax.make_mesh((2, 4), ("a", "b"), axis_types=types)
     placed = jax.device_put(X, NamedSharding(mesh, PartitionSpec("a", "b")))
@@ -258,8 +267,12 @@ def test_a_jax_mesh_of_any_axis_types(types: Any) -> None:
     assert compiled.plan(PARAMS, X).mesh.axes == (("a", 2), ("b", 4))
 
 
-@pytest.mark.parametrize("numbers", [(7, 6, 5, 4), (5, 0, 3, 6), (2,), (0, 1, 2, 3, 4, 5), (7, 6, 5, 4, 3, 2, 1, 0)])
-@pytest.mark.filterwarnings("ignore::autopar.errors.UnsplitDataWarning")  # six devices do not divide eight rows
+@pytest.mark.parametrize(
+    "numbers", [(7, 6, 5, 4), (5, 0, 3, 6), (2,), (0, 1, 2, 3, 4, 5), (7, 6, 5, 4, 3, 2, 1, 0)]
+)
+@pytest.mark.filterwarnings(
+    "ignore::autopar.errors.UnsplitDataWarning"
+)  # six devices do not divide eight rows
 def test_devices_in_the_order_given(numbers: tuple[int, ...]) -> None:
     devices = [jax.devices()[number] for number in numbers]
     compiled = autopar.compile(step, devices=devices, mode="data_parallel")
@@ -287,8 +300,14 @@ def test_without_a_mesh_the_shapes_are_searched() -> None:
 
 @pytest.mark.parametrize("rows", [8, 6])
 def test_data_parallel_splits_the_data_and_replicates_the_rest(rows: int) -> None:
-    with nullcontext() if rows == 8 else pytest.warns(UnsplitDataWarning, match="every device computes all of it"):
-        plan = autopar.plan(step, PARAMS, X[:rows], cluster=SLOW, mesh={"a": 2, "b": 4}, mode="data_parallel")
+    with (
+        nullcontext()
+        if rows == 8
+        else pytest.warns(UnsplitDataWarning, match="every device computes all of it")
+    ):
+        plan = autopar.plan(
+            step, PARAMS, X[:rows], cluster=SLOW, mesh={"a": 2, "b": 4}, mode="data_parallel"
+        )
     assert str(plan.placements["p['w']"]) == "[-, -]"
     assert str(plan.placements["p['b']"]) == "[-]"
     assert str(plan.placements["x"]) == ("[a*b, -]" if rows == 8 else "[-, -]")
@@ -303,7 +322,9 @@ def test_the_lowered_program_can_be_looked_into() -> None:
 def test_lowering_places_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that it can be for devices that are not there, in several processes: topologies describe such."""
     table = np.arange(8.0, dtype=np.float32)
-    plan = autopar.plan(lambda x: x * table, jax.ShapeDtypeStruct((16, 8), np.float32), cluster=SLOW)
+    plan = autopar.plan(
+        lambda x: x * table, jax.ShapeDtypeStruct((16, 8), np.float32), cluster=SLOW
+    )
     assert plan.bound.traced.constants
 
     def refuse(*_: Any) -> Any:
@@ -314,7 +335,12 @@ def test_lowering_places_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         patched.setattr("autopar.api.pure.agreed", refuse)
         there, back = jax.devices(), jax.devices()[::-1]
         texts = [plan.lower(devices).compile().as_text() for devices in (None, there, back)]
-        texts.append(plan.compile(devices=there).lower(jax.ShapeDtypeStruct((16, 8), np.float32)).compile().as_text())
+        texts.append(
+            plan.compile(devices=there)
+            .lower(jax.ShapeDtypeStruct((16, 8), np.float32))
+            .compile()
+            .as_text()
+        )
     assert "f32[2,8]" in texts[0] or "f32[16,1]" in texts[0]
     x = np.ones((16, 8), np.float32)
     np.testing.assert_array_equal(plan.compile()(x), x * table)

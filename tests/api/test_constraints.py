@@ -15,7 +15,13 @@ from jax.sharding import PartitionSpec as P
 
 import autopar
 from autopar.api.plan_file import to_json
-from autopar.errors import AutoparError, InvalidConstraint, InvalidMesh, InvalidOption, PlanFileError
+from autopar.errors import (
+    AutoparError,
+    InvalidConstraint,
+    InvalidMesh,
+    InvalidOption,
+    PlanFileError,
+)
 from tests.api.same import SLOW
 
 MESH = {"a": 2, "b": 4}
@@ -86,7 +92,8 @@ def test_a_file_whose_plan_breaks_its_constraints_is_refused(tmp_path: Path) -> 
     document["signature"]["constraints"][0]["layout"]["dims"] = [["b"]]
     path.write_text(json.dumps(document))
     with pytest.raises(
-        PlanFileError, match=r"does not keep to its own constraints, pin\(\"params\['w1'\]\", P\('b'\)\)"
+        PlanFileError,
+        match=r"does not keep to its own constraints, pin\(\"params\['w1'\]\", P\('b'\)\)",
     ):
         autopar.Plan.load(path).compile(step).plan(W, X)
     document["signature"]["constraints"][0]["constraint"] = "wish"
@@ -108,7 +115,10 @@ def test_resolving_changes_what_is_asked_for() -> None:
     assert more.placements["params['w2']"] == autopar.Placement(((), ()))
     faster = held.resolve(cluster="8xh100")
     assert faster.constraints == PINNED
-    assert faster.objective_s == autopar.plan(step, W, X, cluster="8xh100", mesh=MESH, constraints=PINNED).objective_s
+    assert (
+        faster.objective_s
+        == autopar.plan(step, W, X, cluster="8xh100", mesh=MESH, constraints=PINNED).objective_s
+    )
     assert faster.summary.cluster == "8xh100"
     limit = free.peak_memory_bytes + 1
     assert free.resolve(memory_limit_bytes=limit).summary.memory_limit_bytes == limit
@@ -122,7 +132,9 @@ def test_resolving_refuses_what_planning_refuses() -> None:
         free.resolve(cluster="4x8xh100")
     with pytest.raises(InvalidOption, match="memory_limit_bytes"):
         free.resolve(memory_limit_bytes=0)
-    with pytest.raises(InvalidConstraint, match="'no such thing' is no constraint: pass constraints="):
+    with pytest.raises(
+        InvalidConstraint, match="'no such thing' is no constraint: pass constraints="
+    ):
         free.resolve(constraints=["no such thing"])  # pyright: ignore[reportArgumentType]
 
 
@@ -152,8 +164,13 @@ def test_a_sharding_constraint_of_the_function_may_be_tied_to() -> None:
 
     args = (np.ones((64, 64), np.float32), np.ones((32, 64), np.float32))
     made = autopar.plan(
-        own, *args, cluster=SLOW, constraints=(autopar.tie("x", autopar.at(kind="sharding_constraint")),)
+        own,
+        *args,
+        cluster=SLOW,
+        constraints=(autopar.tie("x", autopar.at(kind="sharding_constraint")),),
     )
     assert made.placements["x"] == autopar.Placement((("a",), ("b",)))
     with pytest.raises(InvalidConstraint, match="cannot lie so on mesh"):
-        made.resolve(constraints=(autopar.pin(autopar.at(kind="sharding_constraint"), P("b", "a")),))
+        made.resolve(
+            constraints=(autopar.pin(autopar.at(kind="sharding_constraint"), P("b", "a")),)
+        )

@@ -31,7 +31,9 @@ def step(weights: list[jax.Array], x: jax.Array) -> list[jax.Array]:
 
 def args_of(width: int, batch: int) -> tuple[Any, ...]:
     """The arguments of eight layers, in shape only."""
-    return [jax.ShapeDtypeStruct((width, width), jnp.float32)] * 8, jax.ShapeDtypeStruct((batch, width), jnp.float32)
+    return [jax.ShapeDtypeStruct((width, width), jnp.float32)] * 8, jax.ShapeDtypeStruct(
+        (batch, width), jnp.float32
+    )
 
 
 def plans_of(args: tuple[Any, ...], **more: Any) -> tuple[autopar.Plan, autopar.Plan, autopar.Plan]:
@@ -105,7 +107,9 @@ def test_what_the_user_states_is_not_compared(monkeypatch: pytest.MonkeyPatch) -
         autopar.plan(step, *args, **SETTING, options=COMPARED)
 
 
-def test_interrupted_in_the_comparison_it_gives_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_in_the_comparison_it_gives_what_it_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 

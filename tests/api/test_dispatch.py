@@ -30,7 +30,10 @@ def step(state: Any, x: Any) -> Any:
 def forms(value: np.ndarray[Any, Any]) -> dict[str, Any]:
     """The same values in all places that they may come from."""
     mesh = autopar.plan(jnp.sin, value, cluster=SLOW, mesh=MESH).jax_mesh()
-    rows, columns = NamedSharding(mesh, PartitionSpec("b")), NamedSharding(mesh, PartitionSpec(None, ("a", "b")))
+    rows, columns = (
+        NamedSharding(mesh, PartitionSpec("b")),
+        NamedSharding(mesh, PartitionSpec(None, ("a", "b"))),
+    )
     return {
         "host": value,
         "first device": jnp.asarray(value),
@@ -48,8 +51,13 @@ VALUES = {
 }
 FORMS = {kind: forms(value) for kind, value in VALUES.items()}
 places = st.sampled_from(["host", "first device", "another device", "rows", "columns", "whole"])
-calls = st.tuples(st.sampled_from(sorted(FORMS)), places, places, st.sampled_from([2, 2.0, np.float32(2), None]))
-COMPILED = {donate: autopar.compile(step, cluster=SLOW, mesh=MESH, donate_argnums=donate) for donate in ((), 0)}
+calls = st.tuples(
+    st.sampled_from(sorted(FORMS)), places, places, st.sampled_from([2, 2.0, np.float32(2), None])
+)
+COMPILED = {
+    donate: autopar.compile(step, cluster=SLOW, mesh=MESH, donate_argnums=donate)
+    for donate in ((), 0)
+}
 JITTED = jax.jit(step)
 
 
@@ -63,9 +71,14 @@ def test_calls_of_all_kinds_in_any_order(order: list[Any], donate: Any) -> None:
         if number is None and state is not None:
             given, x = state, 2.0
         else:
-            given, x = {"u": FORMS[kind][first], "v": FORMS[kind][second]}, 2.0 if number is None else number
+            given, x = (
+                {"u": FORMS[kind][first], "v": FORMS[kind][second]},
+                2.0 if number is None else number,
+            )
         if donate == 0:
-            given = jax.tree.map(lambda leaf: leaf if isinstance(leaf, np.ndarray) else leaf.copy(), given)
+            given = jax.tree.map(
+                lambda leaf: leaf if isinstance(leaf, np.ndarray) else leaf.copy(), given
+            )
         wanted = JITTED(jax.tree.map(np.asarray, given), x)
         found = COMPILED[donate](given, x)
         assert_same(found, wanted)
@@ -91,7 +104,9 @@ def python_calls(compiled: Any, *args: Any) -> int:
 
 
 @pytest.mark.parametrize("number", [1, 300])
-def test_what_lies_in_place_costs_no_call_for_each_array(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_lies_in_place_costs_no_call_for_each_array(
+    number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     compiled = autopar.compile(step, cluster=SLOW, mesh={"a": 8}, donate_argnums=0)
     state: Any = {f"w{n}": np.ones((8, 8), np.float32) for n in range(number)}
     x: Any = jnp.float32(1)
@@ -99,7 +114,9 @@ def test_what_lies_in_place_costs_no_call_for_each_array(number: int, monkeypatc
         state, x = compiled(state, x)
     moved: list[Any] = []
     put = jax.device_put
-    monkeypatch.setattr(jax, "device_put", lambda *args, **kwargs: moved.append(args) or put(*args, **kwargs))
+    monkeypatch.setattr(
+        jax, "device_put", lambda *args, **kwargs: moved.append(args) or put(*args, **kwargs)
+    )
     for _ in range(2):
         state, x = compiled(state, x)
         assert not moved

@@ -16,7 +16,8 @@ from jax.sharding import PartitionSpec as P
 import autopar
 from tests.api.same import SLOW, assert_same
 
-pytestmark = pytest.mark.filterwarnings("ignore::autopar.errors.MovedWarning")  # how arguments lie says their types
+# how arguments lie says their types
+pytestmark = pytest.mark.filterwarnings("ignore::autopar.errors.MovedWarning")
 
 EXPLICIT = (AxisType.Explicit,) * 2
 MIXED = (AxisType.Auto, AxisType.Explicit)
@@ -51,7 +52,9 @@ def reshaped(x: Any, w: Any) -> Any:
 
 
 def by_rows(x: Any, w: Any) -> Any:
-    return x.at[ROWS].get(out_sharding=P("a", None)), x.at[ROWS[:2]].add(1.0, out_sharding=P("a", None))
+    return x.at[ROWS].get(out_sharding=P("a", None)), x.at[ROWS[:2]].add(
+        1.0, out_sharding=P("a", None)
+    )
 
 
 def without_axes(x: Any, w: Any) -> Any:
@@ -59,7 +62,9 @@ def without_axes(x: Any, w: Any) -> Any:
 
 
 def with_axes(x: Any, w: Any) -> Any:
-    product = jax.sharding.explicit_axes(lambda x: jnp.dot(x, x.T, out_sharding=P("a", None)), in_sharding=P("a", None))
+    product = jax.sharding.explicit_axes(
+        lambda x: jnp.dot(x, x.T, out_sharding=P("a", None)), in_sharding=P("a", None)
+    )
     return jax.sharding.auto_axes(product, out_sharding=P(None, "b"))(x)
 
 
@@ -103,7 +108,8 @@ def scaled(x: Any) -> Any:
 
 
 scaled.defvjp(
-    lambda x: (x * 2, x), lambda x, g: (jax.sharding.reshard(jax.sharding.reshard(g, P(None, "b")), P("a", "b")) * 2,)
+    lambda x: (x * 2, x),
+    lambda x, g: (jax.sharding.reshard(jax.sharding.reshard(g, P(None, "b")), P("a", "b")) * 2,),
 )
 
 PINS = {
@@ -112,7 +118,10 @@ PINS = {
     "by rows": (by_rows, ["[a, -]", "[a, -]"]),
     "einsum": (lambda x, w: jnp.einsum("ij,jk->ik", x, w, out_sharding=P("a", "b")), ["[a, b]"]),
     "gradient": (lambda x, w: jax.grad(loss)(w, x), ["[a, b]"]),
-    "its own backward pass": (lambda x, w: jax.grad(lambda x: jnp.sin(scaled(x)).sum())(x), ["[-, b]", "[a, b]"]),
+    "its own backward pass": (
+        lambda x, w: jax.grad(lambda x: jnp.sin(scaled(x)).sum())(x),
+        ["[-, b]", "[a, b]"],
+    ),
     "kept": (kept, ["[a, b]"]),
     "looped": (looped, ["[-, b]"]),
     "made": (made, ["[a, -]"]),
@@ -133,7 +142,11 @@ PINS = {
 def pinned(plan: autopar.Plan) -> list[str]:
     graph, stage = plan.bound.planned.graph, plan.record.stage
     kinds = ("reshard", "sharding_constraint", "leave_manual")
-    return [str(s.outs[0]) for op, s in zip(graph.ops, stage.strategies, strict=True) if op.kind in kinds]
+    return [
+        str(s.outs[0])
+        for op, s in zip(graph.ops, stage.strategies, strict=True)
+        if op.kind in kinds
+    ]
 
 
 @pytest.mark.parametrize("name", PINS)
@@ -141,19 +154,25 @@ def test_values_are_those_of_jit_and_pins_are_what_was_written(name: str) -> Non
     fn, pins = PINS[name]
     mesh = mesh_of(EXPLICIT)
     with jax.set_mesh(mesh):
-        x, w = jax.device_put((X, W), (NamedSharding(mesh, P("a", "b")), NamedSharding(mesh, P(None, "b"))))
+        x, w = jax.device_put(
+            (X, W), (NamedSharding(mesh, P("a", "b")), NamedSharding(mesh, P(None, "b")))
+        )
         compiled = autopar.compile(fn, cluster=SLOW, carry=None)
         assert_same(compiled(x, w), jax.jit(fn)(x, w))
         assert pinned(compiled.plan(x, w)) == pins
         assert dict(compiled.plan(x, w).mesh.axes) == {"a": 2, "b": 4}
 
 
-@pytest.mark.parametrize("name", ["branched", "looped", "kept", "segments", "softmax", "stopping", "with axes"])
+@pytest.mark.parametrize(
+    "name", ["branched", "looped", "kept", "segments", "softmax", "stopping", "with axes"]
+)
 def test_axes_may_be_of_both_types(name: str) -> None:
     fn, _ = PINS[name]
     mesh = mesh_of(MIXED)
     with jax.set_mesh(mesh):
-        x, w = jax.device_put((X, W), (NamedSharding(mesh, P("a", "b")), NamedSharding(mesh, P(None, "b"))))
+        x, w = jax.device_put(
+            (X, W), (NamedSharding(mesh, P("a", "b")), NamedSharding(mesh, P(None, "b")))
+        )
         assert_same(autopar.compile(fn, cluster=SLOW, carry=None)(x, w), jax.jit(fn)(x, w))
 
 
@@ -237,7 +256,11 @@ def test_a_training_step_goes_on_with_its_own_results() -> None:
     with jax.set_mesh(mesh):
         compiled: Callable[..., Any] = autopar.compile(step, cluster=SLOW)
         place = NamedSharding(mesh, P(None, "b"))
-        w, plain, x = jax.device_put(W, place), jax.device_put(W, place), jax.device_put(X, NamedSharding(mesh, P("a")))
+        w, plain, x = (
+            jax.device_put(W, place),
+            jax.device_put(W, place),
+            jax.device_put(X, NamedSharding(mesh, P("a"))),
+        )
         for _ in range(3):
             w, found = compiled(w, x)
             plain, wanted = jax.jit(step)(plain, x)

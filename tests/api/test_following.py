@@ -58,13 +58,19 @@ def test_arguments_of_the_state_lie_as_there(tmp_path: Path) -> None:
         assert plan.mesh == leader.mesh
         assert plan.summary.cluster == leader.summary.cluster
         for name in ("up", "down"):
-            assert plan.placements[f"params['{name}']"] == leader.placements[f"state['params']['{name}']"]
+            assert (
+                plan.placements[f"params['{name}']"]
+                == leader.placements[f"state['params']['{name}']"]
+            )
         assert str(plan.constraints[0]) == "follow(train): 2 arrays"
 
 
 def test_the_report_says_what_following_costs() -> None:
     apart = P(("a", "b"), None), P(None, ("a", "b"))
-    pins = (autopar.pin("state['params']['up']", apart[0]), autopar.pin("state['params']['down']", apart[1]))
+    pins = (
+        autopar.pin("state['params']['up']", apart[0]),
+        autopar.pin("state['params']['down']", apart[1]),
+    )
     leader = autopar.plan(train, STATE, X, cluster=SLOW, mesh=MESH, constraints=pins)
     free = autopar.plan(evaluate, PARAMS, X, cluster=SLOW, mesh=MESH)
     plan = autopar.plan(evaluate, PARAMS, X, follow=leader)
@@ -99,9 +105,10 @@ def test_devices_are_followed_too() -> None:
     for call in (follower, jax.jit(follower), jax.jit(jax.grad(follower))):
         found = call(state["params"], X)
         assert all(leaf.sharding.device_set == set(devices) for leaf in jax.tree.leaves(found))
-    assert [str(c) for c in autopar.front(evaluate, PARAMS, X, points=2, follow=step).fastest.constraints] == [
-        "follow(train): 2 arrays"
-    ]
+    assert [
+        str(c)
+        for c in autopar.front(evaluate, PARAMS, X, points=2, follow=step).fastest.constraints
+    ] == ["follow(train): 2 arrays"]
 
 
 def renamed(weights: Any, x: Any) -> Any:
@@ -120,7 +127,11 @@ def whole(state: Any, batch: Any) -> Any:
     ("fn", "args", "wanted"),
     [
         (whole, (STATE, X), {"state['params']['up']": "params", "state['m']['up']": "m"}),
-        (whole, ({**STATE, "new": X}, X), {"state['params']['up']": "params", "state['m']['up']": "m"}),
+        (
+            whole,
+            ({**STATE, "new": X}, X),
+            {"state['params']['up']": "params", "state['m']['up']": "m"},
+        ),
         (lambda m, x: forward(m, x), (PARAMS, X), {"m['up']": "m"}),
     ],
 )
@@ -135,8 +146,14 @@ def test_the_shorter_path_is_taken_and_data_is_not() -> None:
     def start(params: Any, teacher: Any, x: Any) -> Any:
         return jax.tree.map(lambda p, t: p + t + x.sum(), params, teacher["params"])
 
-    pins = (autopar.pin("params", P("a")), autopar.pin("teacher", P(None, "b")), autopar.pin("x", P("b")))
-    leader = autopar.plan(start, PARAMS, {"params": PARAMS}, X, cluster=SLOW, mesh=MESH, constraints=pins)
+    pins = (
+        autopar.pin("params", P("a")),
+        autopar.pin("teacher", P(None, "b")),
+        autopar.pin("x", P("b")),
+    )
+    leader = autopar.plan(
+        start, PARAMS, {"params": PARAMS}, X, cluster=SLOW, mesh=MESH, constraints=pins
+    )
     plan = autopar.plan(lambda params, x: forward(params, x), PARAMS, X, follow=leader)
     assert plan.placements["params['up']"] == Placement((("a",), ()))
     (follow,) = plan.constraints
@@ -144,16 +161,30 @@ def test_the_shorter_path_is_taken_and_data_is_not() -> None:
 
 
 def test_an_argument_that_may_be_several_parts_is_refused() -> None:
-    with pytest.raises(InvalidOption, match=r"argument 'weights' may be state\.m or state\.params, which lie differ"):
+    with pytest.raises(
+        InvalidOption,
+        match=r"argument 'weights' may be state\.m or state\.params, which lie differ",
+    ):
         autopar.plan(renamed, PARAMS, X, follow=trained())
-    with pytest.raises(InvalidOption, match=r"argument 'up' may be state\.m\.up or state\.params\.up"):
+    with pytest.raises(
+        InvalidOption, match=r"argument 'up' may be state\.m\.up or state\.params\.up"
+    ):
         autopar.plan(bare, PARAMS["up"], X, follow=trained())
-    alike = autopar.plan(train, STATE, X, cluster=SLOW, mesh=MESH, constraints=(autopar.pin("state*']['up']", P("b")),))
+    alike = autopar.plan(
+        train,
+        STATE,
+        X,
+        cluster=SLOW,
+        mesh=MESH,
+        constraints=(autopar.pin("state*']['up']", P("b")),),
+    )
     plan = autopar.plan(
         renamed,
         {"up": PARAMS["up"], "down": PARAMS["down"]},
         X,
-        follow=autopar.plan(train, STATE, X, cluster=SLOW, mesh=MESH, constraints=(autopar.replicate("state"),)),
+        follow=autopar.plan(
+            train, STATE, X, cluster=SLOW, mesh=MESH, constraints=(autopar.replicate("state"),)
+        ),
     )
     assert plan.placements["weights['up']"] == Placement(((), ()))
     assert alike.placements["state['m']['up']"] == Placement((("b",), ()))
@@ -161,14 +192,20 @@ def test_an_argument_that_may_be_several_parts_is_refused() -> None:
 
 def test_what_cannot_be_followed_is_refused() -> None:
     leader = trained()
-    with pytest.raises(InvalidOption, match=r"none of y, x has the path and shape of a part of its state, state"):
+    with pytest.raises(
+        InvalidOption, match=r"none of y, x has the path and shape of a part of its state, state"
+    ):
         autopar.plan(lambda y, x: x + y, X, X, follow=leader)
     with pytest.raises(InvalidMesh, match=r"is on mesh \(a=2, b=4\), and mesh q=8 is asked for"):
         autopar.plan(evaluate, PARAMS, X, follow=leader, mesh={"q": 8})
-    with pytest.raises(InvalidOption, match="follow is 'train': pass a plan, or a function compiled"):
+    with pytest.raises(
+        InvalidOption, match="follow is 'train': pass a plan, or a function compiled"
+    ):
         autopar.plan(evaluate, PARAMS, X, follow="train")
     pinned = (autopar.pin("params['up']", P("b", "a")),)
-    with pytest.raises(InvalidConstraint, match=r"follow\(train\): 2 arrays: pin.* contradicts pin"):
+    with pytest.raises(
+        InvalidConstraint, match=r"follow\(train\): 2 arrays: pin.* contradicts pin"
+    ):
         autopar.plan(evaluate, PARAMS, X, follow=leader, constraints=pinned)
 
 
@@ -180,16 +217,21 @@ def on(mesh: Mesh, value: Any, *spec: Any) -> Any:
 
 
 def mesh_of(**axes: int) -> Mesh:
-    return jax.make_mesh(tuple(axes.values()), tuple(axes), axis_types=(jax.sharding.AxisType.Auto,) * len(axes))
+    return jax.make_mesh(
+        tuple(axes.values()), tuple(axes), axis_types=(jax.sharding.AxisType.Auto,) * len(axes)
+    )
 
 
 def test_that_arrays_are_moved_is_said_once_with_bytes() -> None:
     mesh = mesh_of(a=2, b=4)
-    compiled = autopar.compile(evaluate, cluster=SLOW, mesh=MESH, constraints=(autopar.pin("params['up']", P("b")),))
+    compiled = autopar.compile(
+        evaluate, cluster=SLOW, mesh=MESH, constraints=(autopar.pin("params['up']", P("b")),)
+    )
     params = {"up": on(mesh, PARAMS["up"], None, "b"), "down": PARAMS["down"]}
     wanted = jax.jit(evaluate)(PARAMS, X)
     with pytest.warns(
-        MovedWarning, match=r"evaluate: an array of 32,768 bytes .*\(params\['up'\] from P\(None, 'b'"
+        MovedWarning,
+        match=r"evaluate: an array of 32,768 bytes .*\(params\['up'\] from P\(None, 'b'",
     ) as told:
         assert_same(compiled(params, X), wanted)
     assert told[0].filename == __file__
@@ -209,7 +251,9 @@ def test_that_arrays_are_moved_is_said_once_with_bytes() -> None:
     ],
 )
 def test_what_is_whole_or_lies_alike_is_nothing_to_tell(put: Any) -> None:
-    compiled = autopar.compile(evaluate, cluster=SLOW, mesh=MESH, constraints=(autopar.pin("params['up']", P("b")),))
+    compiled = autopar.compile(
+        evaluate, cluster=SLOW, mesh=MESH, constraints=(autopar.pin("params['up']", P("b")),)
+    )
     params = {"up": put(PARAMS["up"]), "down": PARAMS["down"]}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -221,7 +265,10 @@ def test_arrays_that_are_kept_are_pins(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled = autopar.compile(evaluate, cluster=SLOW, shardings="keep")
     wanted = jax.jit(evaluate)(PARAMS, X)
     for spec in (P(None, "model"), P(("data", "model")), P("model", None)):
-        params = {"up": jax.device_put(PARAMS["up"], NamedSharding(mesh, spec)), "down": PARAMS["down"]}
+        params = {
+            "up": jax.device_put(PARAMS["up"], NamedSharding(mesh, spec)),
+            "down": PARAMS["down"],
+        }
         with monkeypatch.context() as patched:
             patched.setattr(jax, "device_put", None)
             assert_same(compiled(params, X), wanted)
@@ -236,10 +283,14 @@ def test_arrays_that_are_kept_are_pins(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_shapes_may_say_where_arrays_lie() -> None:
     mesh = mesh_of(data=2, model=4)
-    up = jax.ShapeDtypeStruct((64, 128), jnp.float32, sharding=NamedSharding(mesh, P("model", "data")))
+    up = jax.ShapeDtypeStruct(
+        (64, 128), jnp.float32, sharding=NamedSharding(mesh, P("model", "data"))
+    )
     plan = autopar.plan(evaluate, {**PARAMS, "up": up}, X, cluster=SLOW, shardings="keep")
     assert plan.placements["params['up']"] == Placement((("model",), ("data",)))
-    assert autopar.plan(evaluate, {**PARAMS, "up": up}, X, cluster=SLOW, mesh=MESH).constraints == ()
+    assert (
+        autopar.plan(evaluate, {**PARAMS, "up": up}, X, cluster=SLOW, mesh=MESH).constraints == ()
+    )
 
 
 def test_what_cannot_be_kept_is_refused() -> None:
@@ -248,7 +299,9 @@ def test_what_cannot_be_kept_is_refused() -> None:
     both = r"params\['down'\] lies on mesh \(a=2, b=4\) over .* params\['up'\] on mesh a=8"
     with pytest.raises(InvalidMesh, match=both):
         autopar.plan(evaluate, {"up": up, "down": down}, X, **keep)
-    with pytest.raises(InvalidMesh, match=r"params\['up'\] lies on mesh a=8 over .*, and mesh b=8 is asked for"):
+    with pytest.raises(
+        InvalidMesh, match=r"params\['up'\] lies on mesh a=8 over .*, and mesh b=8 is asked for"
+    ):
         autopar.plan(evaluate, {**PARAMS, "up": up}, X, mesh={"b": 8}, **keep)
     turned = Mesh(np.array(jax.devices()[::-1]), ("a",))
     with pytest.raises(InvalidMesh, match="lies on mesh a=8"):

@@ -33,7 +33,11 @@ from tests.solve.draw import tangled
 PARAMS = [jax.ShapeDtypeStruct((128, 128), jnp.float32) for _ in range(3)]
 X = jax.ShapeDtypeStruct((64, 128), jnp.float32)
 TWO = {"a": 4, "b": 2}
-STAGES = [(mesh_context, "build_space"), (mesh_context, "assemble"), (limited_solve, "build_program")]
+STAGES = [
+    (mesh_context, "build_space"),
+    (mesh_context, "assemble"),
+    (limited_solve, "build_program"),
+]
 AT_ONCE = SearchOptions(gap_tolerance=0.0, solve=SolveOptions(time_limit_s=0.0))
 
 
@@ -120,7 +124,9 @@ def test_ctrl_c_on_the_second_mesh(module: Any, name: str, monkeypatch: pytest.M
     assert function.calls == 2
 
 
-def test_ctrl_c_while_the_second_mesh_is_to_undercut_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_while_the_second_mesh_is_to_undercut_the_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The solver says that it found nothing cheaper, and that it was interrupted: nothing more is solved."""
     cutoffs: list[float] = []
 
@@ -143,7 +149,10 @@ def test_ctrl_c_while_what_was_found_exceeds_the_limit(monkeypatch: pytest.Monke
     free = planned()
     no_standing(monkeypatch)
     with pytest.raises(KeyboardInterrupt):
-        planned(memory_limit_bytes=free.peak_memory_bytes - 1, options=SearchOptions(on_progress=pressed))
+        planned(
+            memory_limit_bytes=free.peak_memory_bytes - 1,
+            options=SearchOptions(on_progress=pressed),
+        )
 
 
 def test_a_time_limit_that_is_hit_is_marked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,7 +182,9 @@ def test_time_that_is_up_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None
     limit = planned().peak_memory_bytes - 1
     no_standing(monkeypatch)
     monkeypatch.setattr(limited_solve, "solve", slow)
-    with pytest.raises(Unsolved, match="none was proven impossible, until the search was ended by the time limit"):
+    with pytest.raises(
+        Unsolved, match="none was proven impossible, until the search was ended by the time limit"
+    ):
         planned(memory_limit_bytes=limit, options=AT_ONCE)
 
 
@@ -228,7 +239,9 @@ def test_ctrl_c_is_pythons_after_cp_sat() -> None:
 def test_ctrl_c_is_pythons_after_verification() -> None:
     """It asks CP-SAT on its own."""
     problem = tangled(0, limit=0.35)
-    solution = solve(problem, options=SolveOptions(max_table_entries=1, max_sweeps=2, anneal_passes=0))
+    solution = solve(
+        problem, options=SolveOptions(max_table_entries=1, max_sweeps=2, anneal_passes=0)
+    )
     assert any(isinstance(step, Exhaust) for step in solution.witness or ())
     verify(problem, solution, search_work=10.0)
     with pytest.raises(KeyboardInterrupt):
@@ -279,5 +292,10 @@ def test_other_hash_seeds_and_threads_give_the_same_file(tmp_path: Path) -> None
     for number, (seed, threads) in enumerate((("0", "1"), ("12345", "2"))):
         seeded = {"PYTHONHASHSEED": seed, "OMP_NUM_THREADS": threads, "NUMBA_NUM_THREADS": threads}
         command = [sys.executable, "-c", SCRIPT, str(tmp_path / f"{number}.json")]
-        subprocess.run(command, check=True, env={**os.environ, **seeded, "PYTHONPATH": os.getcwd()}, timeout=300)
+        subprocess.run(
+            command,
+            check=True,
+            env={**os.environ, **seeded, "PYTHONPATH": os.getcwd()},
+            timeout=300,
+        )
     assert (tmp_path / "0.json").read_bytes() == (tmp_path / "1.json").read_bytes()

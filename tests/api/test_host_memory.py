@@ -31,7 +31,9 @@ def gradient(params: Any, x: Any) -> Any:
 
 def offloaded(params: Any, moments: Any, x: Any) -> Any:
     """A step whose moments rest on the host."""
-    moments = jax.tree.map(lambda m, g: 0.9 * m + g, jax.device_put(moments, DEVICE), gradient(params, x))
+    moments = jax.tree.map(
+        lambda m, g: 0.9 * m + g, jax.device_put(moments, DEVICE), gradient(params, x)
+    )
     return jax.tree.map(lambda p, m: p - 0.1 * m, params, moments), jax.device_put(moments, HOST)
 
 
@@ -44,14 +46,18 @@ def resident(params: Any, moments: Any, x: Any) -> Any:
 def arrays(side: int = 64) -> Any:
     rng = np.random.default_rng(0)
     shapes = {"a": (side, 4 * side), "b": (4 * side, side)}
-    params, moments = ({k: rng.normal(size=s).astype("float32") for k, s in shapes.items()} for _ in range(2))
+    params, moments = (
+        {k: rng.normal(size=s).astype("float32") for k, s in shapes.items()} for _ in range(2)
+    )
     return params, moments, rng.normal(size=(16, side)).astype("float32")
 
 
 def structs(*, host: bool) -> Any:
     shapes = {"a": (SIDE, 4 * SIDE), "b": (4 * SIDE, SIDE)}
     params = {k: Struct(s, np.float32) for k, s in shapes.items()}
-    moments = {k: Struct(s, np.float32, sharding=on_host() if host else None) for k, s in shapes.items()}
+    moments = {
+        k: Struct(s, np.float32, sharding=on_host() if host else None) for k, s in shapes.items()
+    }
     return params, moments, Struct((64, SIDE), np.float32)
 
 
@@ -104,11 +110,15 @@ def test_what_is_on_the_host_takes_no_memory_of_a_device_and_the_way_there_takes
     assert "[-, d] on the host" in there.report()
     kinds = jax.tree.map(lambda s: s.memory_kind, there.in_shardings()[1])
     assert (
-        kinds == jax.tree.map(lambda s: s.memory_kind, there.out_shardings()[1]) == dict.fromkeys("ab", "pinned_host")
+        kinds
+        == jax.tree.map(lambda s: s.memory_kind, there.out_shardings()[1])
+        == dict.fromkeys("ab", "pinned_host")
     )
 
 
-def test_arrays_come_from_the_host_right_before_they_are_read_and_leave_right_behind_what_made_them() -> None:
+def test_arrays_come_from_the_host_right_before_they_are_read_and_leave_right_behind_what_made_them() -> (
+    None
+):
     graph = trace(offloaded, structs(host=True)).graph
     fetched = [op for op in graph.ops if op.crosses_memories and op.ins[0].on_host]
     stored = [op for op in graph.ops if op.crosses_memories and op.outs[0].on_host]
@@ -122,12 +132,16 @@ def test_what_lies_on_the_host_is_moved_by_no_collective() -> None:
         return jax.device_put(jax.device_put(moments, DEVICE).T @ jnp.ones((64, 64)), HOST)
 
     moments = jax.device_put(np.ones((64, 64), np.float32), on_host())
-    plan = autopar.plan(step, moments, mesh={"d": 8}, in_shardings=jax.P("d"), out_shardings=jax.P("d"))
+    plan = autopar.plan(
+        step, moments, mesh={"d": 8}, in_shardings=jax.P("d"), out_shardings=jax.P("d")
+    )
     program = plan.program()
     hosted = {v for v, value in program.values.items() if value.tensor.on_host}
     assert hosted
     assert not any(hosted.intersection((*move.ins, *move.outs)) for move in program.collectives)
-    np.testing.assert_allclose(autopar.compile(step, mesh={"d": 8})(moments), np.full((64, 64), 64.0))
+    np.testing.assert_allclose(
+        autopar.compile(step, mesh={"d": 8})(moments), np.full((64, 64), 64.0)
+    )
 
 
 POLICIES: dict[str, Any] = {
@@ -162,14 +176,23 @@ def layers(policy: str, *, scanned: bool) -> Any:
 @pytest.mark.parametrize("mesh", MESHES)
 def test_offloaded_activations_give_the_same(mesh: dict[str, int], scanned: bool) -> None:
     rng = np.random.default_rng(0)
-    args = 0.1 * rng.normal(size=(4, 32, 32)).astype("float32"), rng.normal(size=(16, 32)).astype("float32")
+    args = (
+        0.1 * rng.normal(size=(4, 32, 32)).astype("float32"),
+        rng.normal(size=(16, 32)).astype("float32"),
+    )
     expected = jax.jit(layers("saved", scanned=scanned))(*args)
     assert_close(autopar.compile(layers("offloaded", scanned=scanned), mesh=mesh)(*args), expected)
 
 
 def test_offloaded_activations_of_scanned_layers_are_not_held() -> None:
     args = Struct((8, SIDE, SIDE), np.float32), Struct((65536, SIDE), np.float32)
-    keywords: Any = {"cluster": "8xh100", "mesh": {"d": 8}, "options": autopar.SearchOptions(recompute="never")}
-    saved, offloaded = (autopar.plan(layers(policy, scanned=True), *args, **keywords) for policy in POLICIES)
+    keywords: Any = {
+        "cluster": "8xh100",
+        "mesh": {"d": 8},
+        "options": autopar.SearchOptions(recompute="never"),
+    }
+    saved, offloaded = (
+        autopar.plan(layers(policy, scanned=True), *args, **keywords) for policy in POLICIES
+    )
     assert saved.placements == offloaded.placements
     assert saved.peak_memory_bytes - offloaded.peak_memory_bytes == 8 * 65536 * SIDE * 4 // 8

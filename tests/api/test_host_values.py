@@ -62,7 +62,11 @@ def told(names: list[str], values: list[list[Any]]) -> tuple[list[str], list[int
 
 @st.composite
 def leaves(draw: st.DrawFn) -> Any:
-    return draw(npst.arrays(draw(st.sampled_from(DTYPES)), npst.array_shapes(min_dims=0, max_side=3, min_side=0)))
+    return draw(
+        npst.arrays(
+            draw(st.sampled_from(DTYPES)), npst.array_shapes(min_dims=0, max_side=3, min_side=0)
+        )
+    )
 
 
 @settings(max_examples=40, deadline=None)
@@ -106,7 +110,9 @@ def test_all_that_differs_is_named_up_to_three() -> None:
 
 def test_numbers_and_arrays_of_jax_are_host_values() -> None:
     same = [0.5, jnp.arange(3), np.float32(2), True]
-    assert told(list("abcd"), [same, [0.5, np.arange(3, dtype=np.int32), np.float32(2), True]])[0] == ["", ""]
+    assert told(list("abcd"), [same, [0.5, np.arange(3, dtype=np.int32), np.float32(2), True]])[
+        0
+    ] == ["", ""]
 
 
 def test_in_one_process_it_holds_everything() -> None:
@@ -124,7 +130,10 @@ class Elsewhere:
 
     def devices_indices_map(self, shape: tuple[int, ...]) -> dict[Any, Any]:
         indices = self.sharding.devices_indices_map(shape).values()
-        return {At(n, process): index for n, (process, index) in enumerate(zip(self.processes, indices, strict=True))}
+        return {
+            At(n, process): index
+            for n, (process, index) in enumerate(zip(self.processes, indices, strict=True))
+        }
 
 
 @dataclass(frozen=True)
@@ -136,10 +145,22 @@ class At:
 @pytest.mark.parametrize(
     ("spec", "processes", "found"),
     [
-        (P("a"), [0, 0, 0, 0, 1, 1, 1, 1], [(slice(0, 4), slice(0, 8)), (slice(4, 8), slice(0, 8))]),
+        (
+            P("a"),
+            [0, 0, 0, 0, 1, 1, 1, 1],
+            [(slice(0, 4), slice(0, 8)), (slice(4, 8), slice(0, 8))],
+        ),
         (P(None, "b"), [0, 0, 0, 0, 1, 1, 1, 1], [(slice(0, 8), slice(0, 8))] * 2),
-        (P("b", "a"), [0, 0, 1, 1, 0, 0, 1, 1], [(slice(0, 4), slice(0, 8)), (slice(4, 8), slice(0, 8))]),
-        (P(("a", "b")), [0, 1, 2, 3, 4, 5, 6, 7], [(slice(n, n + 1), slice(0, 8)) for n in range(8)]),
+        (
+            P("b", "a"),
+            [0, 0, 1, 1, 0, 0, 1, 1],
+            [(slice(0, 4), slice(0, 8)), (slice(4, 8), slice(0, 8))],
+        ),
+        (
+            P(("a", "b")),
+            [0, 1, 2, 3, 4, 5, 6, 7],
+            [(slice(n, n + 1), slice(0, 8)) for n in range(8)],
+        ),
         (P("b"), [0, 1, 0, 1, 0, 1, 0, 1], None),
         (P("a", "b"), [0, 1, 1, 1, 1, 0, 1, 1], None),
     ],
@@ -148,7 +169,9 @@ def test_what_a_process_holds(spec: P, processes: list[int], found: list[Any] | 
     mesh = jax.make_mesh((2, 4), ("a", "b"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
     sharding: Any = Elsewhere(NamedSharding(mesh, spec), processes)
     if found is not None:
-        assert [slices_of("x", (8, 8), sharding, process) for process in sorted(set(processes))] == found
+        assert [
+            slices_of("x", (8, 8), sharding, process) for process in sorted(set(processes))
+        ] == found
         return
     with pytest.raises(InvalidMesh, match=r"process 0 holds \[\(0, .* of x, which no slices name"):
         slices_of("x", (8, 8), sharding, 0)

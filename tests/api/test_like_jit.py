@@ -13,7 +13,13 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec, SingleDeviceSharding
 
 import autopar
-from autopar.errors import ConstantsWarning, InvalidOption, SignatureMismatch, TraceError, UnknownOption
+from autopar.errors import (
+    ConstantsWarning,
+    InvalidOption,
+    SignatureMismatch,
+    TraceError,
+    UnknownOption,
+)
 from tests.api.same import PARAMS, SLOW, W, X, arrays, assert_same, check, layer, step
 
 MESH = {"a": 2, "b": 4}
@@ -27,7 +33,9 @@ def raised(x: Any, n: Any, *, plus: Any = 0) -> Any:
 # Static and donated ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("marks", [{"static_argnames": "n"}, {"static_argnums": 1}, {"static_argnums": -1}])
+@pytest.mark.parametrize(
+    "marks", [{"static_argnames": "n"}, {"static_argnums": 1}, {"static_argnums": -1}]
+)
 def test_static_arguments_by_position_and_by_name(marks: Any) -> None:
     compiled = ON(raised, **marks)
     for args, kwargs in (((X, 2), {}), ((X,), {"n": 2}), ((), {"x": X, "n": 3}), ((X, 2.0), {})):
@@ -41,7 +49,9 @@ def test_static_arguments_that_have_no_position() -> None:
     compiled = ON(raised, static_argnames=("plus",))
     assert_same(compiled(X, 2, plus=3), jnp.asarray(X**2 + 3))
     assert_same(compiled(X, 2), jnp.asarray(X**2))
-    with pytest.raises(SignatureMismatch, match="static argument 'plus' is a list, which is not hashable"):
+    with pytest.raises(
+        SignatureMismatch, match="static argument 'plus' is a list, which is not hashable"
+    ):
         compiled(X, 2, plus=[3])
 
 
@@ -68,14 +78,19 @@ def test_marks_are_saved_with_a_plan(tmp_path: Any) -> None:
     ON(raised, static_argnames="n").plan(X, n=2).save(tmp_path / "plan.json")
     loaded = autopar.Plan.load(tmp_path / "plan.json").compile(raised)
     assert_same(loaded(X, n=2), jnp.asarray(X**2))
-    assert_same(autopar.plan(raised, X, n=2, static_argnames="n", cluster=SLOW).compile()(X, n=2), jnp.asarray(X**2))
+    assert_same(
+        autopar.plan(raised, X, n=2, static_argnames="n", cluster=SLOW).compile()(X, n=2),
+        jnp.asarray(X**2),
+    )
 
 
 # Shardings ------------------------------------------------------------------------------------------------------------
 
 
 def named(*spec: Any) -> NamedSharding:
-    return NamedSharding(jax.make_mesh((2, 4), ("a", "b"), axis_types=(AxisType.Auto,) * 2), PartitionSpec(*spec))
+    return NamedSharding(
+        jax.make_mesh((2, 4), ("a", "b"), axis_types=(AxisType.Auto,) * 2), PartitionSpec(*spec)
+    )
 
 
 def test_shardings_are_pins_and_name_the_mesh() -> None:
@@ -95,7 +110,9 @@ def test_shardings_are_pins_and_name_the_mesh() -> None:
     }
 
 
-@pytest.mark.parametrize("shardings", [PartitionSpec("a"), [PartitionSpec("a"), PartitionSpec("a", None)]])
+@pytest.mark.parametrize(
+    "shardings", [PartitionSpec("a"), [PartitionSpec("a"), PartitionSpec("a", None)]]
+)
 def test_one_sharding_for_all_arguments_and_lists(shardings: Any) -> None:
     compiled = ON(layer, in_shardings=shardings, out_shardings=PartitionSpec())
     out = check(compiled, layer, W, X)
@@ -123,7 +140,10 @@ SHARDINGS: list[tuple[dict[str, Any], str]] = [
         "in_shardings holds SingleDevice.*: pass a",
     ),
     ({"in_shardings": "a"}, "in_shardings holds 'a': pass a jax.sharding.NamedSharding"),
-    ({"in_shardings": named("a"), "mesh": {"a": 8}}, r"on mesh \(a=2, b=4\), and mesh a=8 is asked for"),
+    (
+        {"in_shardings": named("a"), "mesh": {"a": 8}},
+        r"on mesh \(a=2, b=4\), and mesh a=8 is asked for",
+    ),
     ({"in_shardings": PartitionSpec("z")}, "names mesh axis 'z'|axis 'z'"),
 ]
 
@@ -164,14 +184,18 @@ def test_methods_take_their_object_as_an_argument() -> None:
     one = Layer(W)
     assert_same(one(X), jnp.tanh(X @ W))
     assert_same(one.loss(X), (jnp.tanh(X @ W) ** 2).mean())
-    assert_same(jax.grad(Layer.loss)(one, X).w, jax.grad(lambda w: (jnp.tanh(X @ w) ** 2).mean())(W))
+    assert_same(
+        jax.grad(Layer.loss)(one, X).w, jax.grad(lambda w: (jnp.tanh(X @ w) ** 2).mean())(W)
+    )
     assert list(Layer.loss.plans[0].placements) == ["self.w", "x"]
     assert_same(Layer(2 * W)(X), jnp.tanh(2 * X @ W))
     assert_same(Scaled(3.0)(X), jnp.asarray(3 * X))
 
 
 def test_a_callable_pytree_is_an_argument() -> None:
-    plain = dataclasses.make_dataclass("Affine", ["w"], namespace={"__call__": lambda self, x: x @ self.w})
+    plain = dataclasses.make_dataclass(
+        "Affine", ["w"], namespace={"__call__": lambda self, x: x @ self.w}
+    )
     jax.tree_util.register_dataclass(plain, ["w"], [])
     affine = plain(jnp.asarray(W))
     compiled = ON(affine)
@@ -191,7 +215,9 @@ def test_arrays_of_other_objects_are_constants_and_told_to_be() -> None:
             return x @ self.w
 
     for fn in (Holder(), Holder().__call__):
-        with pytest.warns(ConstantsWarning, match=r"a Holder holds arrays \(w\), which will be constants") as caught:
+        with pytest.warns(
+            ConstantsWarning, match=r"a Holder holds arrays \(w\), which will be constants"
+        ) as caught:
             compiled = ON(fn)
         assert caught[0].filename == __file__
         assert_same(compiled(X), jnp.asarray(X @ W))
@@ -233,7 +259,9 @@ def test_what_was_planned_is_forgotten() -> None:
 # Refused --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["abstracted_axes", "backend", "compiler_options", "device", "inline", "keep_unused"])
+@pytest.mark.parametrize(
+    "name", ["abstracted_axes", "backend", "compiler_options", "device", "inline", "keep_unused"]
+)
 def test_options_of_jit_that_are_none_here_say_why(name: str) -> None:
     with pytest.raises(UnknownOption, match=f"no option {name}, which jax.jit has: "):
         ON(layer, **{name: "something"})
@@ -242,7 +270,9 @@ def test_options_of_jit_that_are_none_here_say_why(name: str) -> None:
 
 def test_mutable_references() -> None:
     for fn in (lambda r: r[...] * 2, lambda r: r):
-        with pytest.raises(TraceError, match=r"argument r is a mutable reference.*: pass its value, r\[\.\.\.\]"):
+        with pytest.raises(
+            TraceError, match=r"argument r is a mutable reference.*: pass its value, r\[\.\.\.\]"
+        ):
             ON(fn)(jax.new_ref(jnp.asarray(X)))
 
 
@@ -255,9 +285,12 @@ def failing(x: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    "transform", [lambda f: f, jax.jit, jax.grad, jax.vmap, lambda f: lambda x: jax.eval_shape(f, x)]
+    "transform",
+    [lambda f: f, jax.jit, jax.grad, jax.vmap, lambda f: lambda x: jax.eval_shape(f, x)],
 )
 def test_the_users_own_exception_is_the_cause(transform: Any) -> None:
-    with pytest.raises(TraceError, match=r"Mine: of the user, at test_like_jit.py:\d+ \(failing\)") as error:
+    with pytest.raises(
+        TraceError, match=r"Mine: of the user, at test_like_jit.py:\d+ \(failing\)"
+    ) as error:
         transform(ON(failing))(X)
     assert isinstance(error.value.__cause__, Mine)

@@ -33,7 +33,10 @@ def splits(made: Compiled, kind: str) -> list[int]:
 
 
 def on_host(x: Any) -> Any:
-    return jax.pure_callback(lambda v: np.sort(v, axis=-1), jax.ShapeDtypeStruct(x.shape, x.dtype), x) * 2
+    return (
+        jax.pure_callback(lambda v: np.sort(v, axis=-1), jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+        * 2
+    )
 
 
 def kernel(x_ref: Any, out_ref: Any) -> None:
@@ -108,5 +111,7 @@ def test_a_function_that_calls_a_kernel_is_split_as_an_operator(kind: str) -> No
 
 @pytest.mark.parametrize("kind", ["pallas_call", "custom_partitioning", "shard_map"])
 def test_a_rule_for_what_fixes_its_shapes_is_refused(kind: str) -> None:
-    with pytest.raises(RuleError, match=rf"'{kind}' has all shapes fixed in it.*@autopar.operator\('b n -> b n'\)"):
+    with pytest.raises(
+        RuleError, match=rf"'{kind}' has all shapes fixed in it.*@autopar.operator\('b n -> b n'\)"
+    ):
         autopar.register_rule(kind, "b n -> b n")

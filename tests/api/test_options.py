@@ -22,22 +22,30 @@ def test_every_option_is_a_setting() -> None:
 
 def test_every_option_is_documented() -> None:
     meanings = (PlanOptions.__doc__ or "").partition("Attributes:\n")[2]
-    assert re.findall(r"^      (\w+): ", meanings, re.MULTILINE) == list(PlanOptions.__annotations__)
+    assert re.findall(r"^      (\w+): ", meanings, re.MULTILINE) == list(
+        PlanOptions.__annotations__
+    )
 
 
-@pytest.mark.parametrize("function", [autopar.compile, autopar.plan, autopar.front], ids=lambda one: one.__name__)
+@pytest.mark.parametrize(
+    "function", [autopar.compile, autopar.plan, autopar.front], ids=lambda one: one.__name__
+)
 def test_signatures_and_help_show_the_options(function: Any) -> None:
     parameters = inspect.signature(function).parameters
     options = {name: one for name, one in parameters.items() if name in PlanOptions.__annotations__}
     assert list(options) == list(PlanOptions.__annotations__)
-    assert all(one.kind is one.KEYWORD_ONLY and one.default is not one.empty for one in options.values())
+    assert all(
+        one.kind is one.KEYWORD_ONLY and one.default is not one.empty for one in options.values()
+    )
     assert options["mode"].default == "auto"
     assert options["cluster"].annotation == "ClusterLike"
     assert "memory_limit_bytes: what a device may use" in function.__doc__
     assert not any(one.kind is one.VAR_KEYWORD for one in parameters.values())
 
 
-@pytest.mark.parametrize("name", ["options", "follow", "devices", "pricing", "mesh", "cluster", "dump"])
+@pytest.mark.parametrize(
+    "name", ["options", "follow", "devices", "pricing", "mesh", "cluster", "dump"]
+)
 def test_an_option_that_is_none_is_its_default(name: str) -> None:
     assert Settings.of({name: None}) == Settings.of({})
 
@@ -80,7 +88,10 @@ def test_what_is_no_option_is_an_argument_of_the_function() -> None:
         return (x @ scale).sum()
 
     assert list(autopar.plan(fn, X, scale=W, cluster=SLOW).placements) == ["x", "scale"]
-    assert list(autopar.front(fn, X, scale=W, cluster=SLOW, points=2).fastest.placements) == ["x", "scale"]
+    assert list(autopar.front(fn, X, scale=W, cluster=SLOW, points=2).fastest.placements) == [
+        "x",
+        "scale",
+    ]
 
 
 def test_devices_that_a_plan_is_for() -> None:

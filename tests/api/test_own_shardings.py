@@ -22,7 +22,9 @@ W = np.random.default_rng(1).normal(size=(8, 16)).astype(np.float32)
 
 
 def mesh_of(**axes: int) -> jax.sharding.Mesh:
-    return jax.make_mesh(tuple(axes.values()), tuple(axes), axis_types=(jax.sharding.AxisType.Auto,) * len(axes))
+    return jax.make_mesh(
+        tuple(axes.values()), tuple(axes), axis_types=(jax.sharding.AxisType.Auto,) * len(axes)
+    )
 
 
 def constrained(spec: P, mesh: jax.sharding.Mesh) -> Any:
@@ -83,7 +85,9 @@ def test_open_dims_beside_axes_in_any_order(spec: P, found: str) -> None:
 
 def test_open_dims_beside_a_dim_that_does_not_divide() -> None:
     fn = constrained(P(P.UNCONSTRAINED, "b"), mesh_of(a=2, b=4))
-    with pytest.raises(NoFeasiblePlan, match=r"places a tensor of shape \(16, 6\) \[-, b\] on mesh \(a=2, b=4\)"):
+    with pytest.raises(
+        NoFeasiblePlan, match=r"places a tensor of shape \(16, 6\) \[-, b\] on mesh \(a=2, b=4\)"
+    ):
         autopar.plan(fn, X, W[:, :6], cluster="cpu8")
 
 
@@ -96,7 +100,9 @@ def test_inputs_and_outputs_are_pinned_in_any_order_of_axes(tmp_path: Path) -> N
         autopar.pin("output[1]", P(("b", "a"))),
         autopar.pin("x", P(P.UNCONSTRAINED, ("b", "a"))),
     )
-    compiled = autopar.compile(step, cluster="cpu8", mesh={"a": 2, "b": 4}, constraints=pins, carry=((0, 0),))
+    compiled = autopar.compile(
+        step, cluster="cpu8", mesh={"a": 2, "b": 4}, constraints=pins, carry=((0, 0),)
+    )
     plan = compiled.plan(W, X)
     assert str(plan.placements["w"]) == str(plan.record.stage.outputs[0]) == "[-, b*a]"
     assert str(plan.placements["x"]) == "[-, b*a]"
@@ -104,7 +110,9 @@ def test_inputs_and_outputs_are_pinned_in_any_order_of_axes(tmp_path: Path) -> N
     assert_same(compiled(W, X), jax.jit(step)(W, X))
     plan.save(tmp_path / "plan.json")
     assert_same(autopar.Plan.load(tmp_path / "plan.json").compile(step)(W, X), jax.jit(step)(W, X))
-    with pytest.raises(InvalidConstraint, match=r"at operators, and where a plan is resolved, .* in mesh order"):
+    with pytest.raises(
+        InvalidConstraint, match=r"at operators, and where a plan is resolved, .* in mesh order"
+    ):
         autopar.plan(
             step,
             W,
@@ -132,7 +140,11 @@ def test_a_shard_map_runs_as_it_is(check_vma: bool) -> None:
         return jax.lax.psum(x @ w, "a") * jax.lax.axis_size("b")
 
     inner = jax.shard_map(
-        columns, mesh=mesh, in_specs=(P(None, "a"), P("a", "b")), out_specs=P(None, "b"), check_vma=check_vma
+        columns,
+        mesh=mesh,
+        in_specs=(P(None, "a"), P("a", "b")),
+        out_specs=P(None, "b"),
+        check_vma=check_vma,
     )
 
     def fn(w: Any, x: Any) -> Any:
@@ -149,20 +161,26 @@ def test_a_shard_map_runs_as_it_is(check_vma: bool) -> None:
 
 def test_a_mesh_of_another_size_is_refused() -> None:
     fn = constrained(P("a"), mesh_of(a=2, b=2))
-    with pytest.raises(InvalidMesh, match=r"shardings are for mesh \(a=2, b=2\) of 4 devices, cluster 'cpu8' has 8"):
+    with pytest.raises(
+        InvalidMesh, match=r"shardings are for mesh \(a=2, b=2\) of 4 devices, cluster 'cpu8' has 8"
+    ):
         autopar.plan(fn, X, W, cluster="cpu8")
 
 
 def test_an_axis_that_the_mesh_lacks_is_refused() -> None:
     fn = constrained(P("a"), mesh_of(a=2, b=4))
-    message = r"test_own_shardings\.py:\d+ \(fn\).* names mesh axes a=2, b=4, which mesh x=8 has not"
+    message = (
+        r"test_own_shardings\.py:\d+ \(fn\).* names mesh axes a=2, b=4, which mesh x=8 has not"
+    )
     with pytest.raises(InvalidMesh, match=message):
         autopar.plan(fn, X, W, cluster="cpu8", mesh={"x": 8})
 
 
 def test_two_meshes_are_refused() -> None:
     def fn(x: Any, w: Any) -> Any:
-        return constrained(P("a"), mesh_of(a=2, b=4))(x, w) + constrained(P("a"), mesh_of(a=8))(x, w)
+        return constrained(P("a"), mesh_of(a=2, b=4))(x, w) + constrained(P("a"), mesh_of(a=8))(
+            x, w
+        )
 
     with pytest.raises(TraceError, match=r"for different meshes: .*test_own_shardings"):
         autopar.plan(fn, X, W, cluster="cpu8")
@@ -170,7 +188,10 @@ def test_two_meshes_are_refused() -> None:
 
 def test_what_does_not_divide_is_refused() -> None:
     def fn(x: Any) -> Any:
-        return jax.lax.with_sharding_constraint(x[:3], NamedSharding(mesh_of(a=2, b=4), P(None, "b"))) * 2
+        return (
+            jax.lax.with_sharding_constraint(x[:3], NamedSharding(mesh_of(a=2, b=4), P(None, "b")))
+            * 2
+        )
 
     with pytest.raises((NoFeasiblePlan, AutoparError), match="divi"):
         autopar.plan(lambda x: fn(x[:, :6]), X, cluster="cpu8")
@@ -181,7 +202,9 @@ def test_typed_keys_have_shardings_too() -> None:
 
     def fn(keys: Any) -> Any:
         keys = jax.lax.with_sharding_constraint(keys, NamedSharding(mesh, P("b")))
-        split = jax.shard_map(lambda k: jax.vmap(jax.random.split)(k), mesh=mesh, in_specs=P("b"), out_specs=P("b"))
+        split = jax.shard_map(
+            lambda k: jax.vmap(jax.random.split)(k), mesh=mesh, in_specs=P("b"), out_specs=P("b")
+        )
         return jax.vmap(jax.random.normal)(split(keys)[:, 0])
 
     compiled = autopar.compile(fn, cluster="cpu8")

@@ -29,7 +29,12 @@ def make_state(key: Any, width: int = 64) -> Any:
         "down": jax.nn.initializers.glorot_uniform()(keys[1], (4 * width, width)),
         "scale": jax.random.truncated_normal(keys[2], -2.0, 2.0, (width,)),
     }
-    return {"params": params, "m": jax.tree.map(jnp.zeros_like, params), "count": jnp.int32(0), "key": keys[3]}
+    return {
+        "params": params,
+        "m": jax.tree.map(jnp.zeros_like, params),
+        "count": jnp.int32(0),
+        "key": keys[3],
+    }
 
 
 def train(state: Any, x: Any) -> Any:
@@ -101,20 +106,29 @@ def test_arguments_by_position_and_by_name() -> None:
     assert plan.place({}, argument=2) == {}
     assert plan.place(X, argument="x").shape == X.shape
     for argument in (0, 3, "y"):
-        with pytest.raises(SignatureMismatch, match=f"has no argument {argument!r} that is planned; there are 'args"):
+        with pytest.raises(
+            SignatureMismatch,
+            match=f"has no argument {argument!r} that is planned; there are 'args",
+        ):
             plan.place(X, argument=argument)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"count": np.float32(0)}, r"state\['count'\] is float32\[\], the plan has int32\[\] there"),
+        (
+            {"count": np.float32(0)},
+            r"state\['count'\] is float32\[\], the plan has int32\[\] there",
+        ),
         (
             {"more": X},
             r"state\['more'\] is float32\[16,64\]|state\['more'\] is float32\[16, 64\], the plan has nothing",
         ),
         ({"m": X}, r"state\['m'\]\['down'\] is nothing, the plan has float32\[256, 64\]"),
-        ({"key": np.ones(2, np.uint32)}, r"state\['key'\] is uint32\[2\], the plan has key<fry>\[\]"),
+        (
+            {"key": np.ones(2, np.uint32)},
+            r"state\['key'\] is uint32\[2\], the plan has key<fry>\[\]",
+        ),
         ({"count": "one"}, r"state\['count'\] is a str"),
     ],
 )
@@ -126,7 +140,9 @@ def test_other_arrays_are_refused(change: dict[str, Any], message: str) -> None:
 
 def test_another_structure_of_the_same_paths_is_refused() -> None:
     plan = autopar.plan(lambda s: s[0] + s[1], (X, X), cluster=SLOW)
-    with pytest.raises(SignatureMismatch, match=r"s is of structure PyTreeDef\(\[\*, \*\]\), the plan has"):
+    with pytest.raises(
+        SignatureMismatch, match=r"s is of structure PyTreeDef\(\[\*, \*\]\), the plan has"
+    ):
         plan.place([X, X])
 
 
@@ -144,7 +160,9 @@ def test_a_loaded_plan_places_once_it_is_bound(tmp_path: Path) -> None:
 
 def test_a_state_is_born_in_place_bit_for_bit() -> None:
     step = compiled()
-    with pytest.raises(SignatureMismatch, match="was not planned yet, so where its state lies is not known"):
+    with pytest.raises(
+        SignatureMismatch, match="was not planned yet, so where its state lies is not known"
+    ):
         step.init(make_state, KEY)
     state = step.init(make_state, KEY, others=(X,))
     assert_lies(state, step.plan(STATE, X).in_shardings()[0])
@@ -166,21 +184,29 @@ def test_a_state_larger_than_a_device_is_never_whole() -> None:
     plan = step.plan(whole, jax.ShapeDtypeStruct((16, 256), jnp.float32))
     devices = plan.check_devices(None)
     born = autopar.Compiled(
-        lambda key: make_state(key, 256), settings_of_state(plan.bound, slot_of(plan.bound, 0), devices)
+        lambda key: make_state(key, 256),
+        settings_of_state(plan.bound, slot_of(plan.bound, 0), devices),
     )
     assert born.plan(KEY).peak_memory_bytes <= limit < size
     program = born.lower(KEY).compile()
     spent = program.memory_analysis()
-    assert spent.argument_size_in_bytes + spent.output_size_in_bytes + spent.temp_size_in_bytes <= 1.02 * limit
+    assert (
+        spent.argument_size_in_bytes + spent.output_size_in_bytes + spent.temp_size_in_bytes
+        <= 1.02 * limit
+    )
     text = program.as_text()
     leaves = zip(jax.tree.leaves(whole), jax.tree.leaves(plan.in_shardings()[0]), strict=True)
-    shards = [",".join(map(str, lies.shard_shape(leaf.shape))) for leaf, lies in leaves if leaf.ndim > 1]
+    shards = [
+        ",".join(map(str, lies.shard_shape(leaf.shape))) for leaf, lies in leaves if leaf.ndim > 1
+    ]
     assert all(f"f32[{shard}]" in text for shard in shards)
     assert "[256,1024]" not in text
     assert "[1024,256]" not in text
     state = step.init(make_state, KEY, width=256)
     assert all(
-        leaf.addressable_shards[0].data.size * 8 == leaf.size for leaf in jax.tree.leaves(state) if leaf.ndim > 1
+        leaf.addressable_shards[0].data.size * 8 == leaf.size
+        for leaf in jax.tree.leaves(state)
+        if leaf.ndim > 1
     )
 
 
@@ -188,18 +214,25 @@ def test_another_argument_may_be_born() -> None:
     def decode(params: Any, cache: Any, x: Any) -> Any:
         return cache.at[0].set(x @ params), (x @ params).sum()
 
-    step = autopar.compile(decode, cluster=SLOW, mesh=MESH, constraints=(autopar.pin("cache", P(None, "b")),))
+    step = autopar.compile(
+        decode, cluster=SLOW, mesh=MESH, constraints=(autopar.pin("cache", P(None, "b")),)
+    )
     params = np.ones((64, 8), np.float32)
     cache = step.init(lambda: jnp.zeros((4, 16, 8)), argument=1, others=(params, X))
     assert cache.sharding.spec == P(None, "b", None)
-    assert step.plan(params, cache, X).init(lambda: jnp.zeros((4, 16, 8)), argument="cache").shape == (4, 16, 8)
+    assert step.plan(params, cache, X).init(
+        lambda: jnp.zeros((4, 16, 8)), argument="cache"
+    ).shape == (4, 16, 8)
 
 
 def test_the_first_plan_that_takes_the_state_is_taken() -> None:
     step = compiled()
-    step.plan(jax.eval_shape(lambda: make_state(KEY, 128)), jax.ShapeDtypeStruct((16, 128), jnp.float32))
+    step.plan(
+        jax.eval_shape(lambda: make_state(KEY, 128)), jax.ShapeDtypeStruct((16, 128), jnp.float32)
+    )
     with pytest.raises(
-        SignatureMismatch, match=r"init: the result of make_state: state\['m'\]\['down'\] is float32\[256"
+        SignatureMismatch,
+        match=r"init: the result of make_state: state\['m'\]\['down'\] is float32\[256",
     ):
         step.init(make_state, KEY)
     second = step.plan(STATE, X)

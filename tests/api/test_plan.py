@@ -65,7 +65,9 @@ def test_a_plan_answers_questions() -> None:
     assert auto.report() == str(auto)
     assert str(auto.placements["p['w']"]) in auto.explain("p['w']")
     assert "data_parallel" in auto.diff(other)
-    with pytest.raises(autopar.AutoparError, match=r"no input, output or source line called \"p\['v'\]\".*p\['w'\]"):
+    with pytest.raises(
+        autopar.AutoparError, match=r"no input, output or source line called \"p\['v'\]\".*p\['w'\]"
+    ):
         auto.explain("p['v']")
 
 
@@ -86,11 +88,15 @@ def test_the_bound_of_a_plan_is_verified() -> None:
 def test_what_is_proven_without_the_limit_is_proven_within_it() -> None:
     """The witness of a plan within a limit may prove less, and what nothing at hand proves is said to be so."""
     free = autopar.plan(step, PARAMS, X, cluster=SLOW, mesh=MESH)
-    plan = autopar.plan(step, PARAMS, X, cluster=SLOW, mesh=MESH, memory_limit_bytes=2 * free.peak_memory_bytes)
+    plan = autopar.plan(
+        step, PARAMS, X, cluster=SLOW, mesh=MESH, memory_limit_bytes=2 * free.peak_memory_bytes
+    )
     planned = replace(plan.bound.planned, unlimited=free.bound.planned)
     assert planned.solution is not None
     idle = replace(planned, solution=replace(planned.solution, lower_bound=0.0, witness=()))
-    alone, beside = (verify_plan(each, free.lower_bound_s, 0.0) for each in (replace(idle, unlimited=None), idle))
+    alone, beside = (
+        verify_plan(each, free.lower_bound_s, 0.0) for each in (replace(idle, unlimited=None), idle)
+    )
     assert alone is not None
     assert beside is not None
     assert alone.bound_s < beside.bound_s == pytest.approx(free.lower_bound_s, rel=1e-9)
@@ -138,7 +144,9 @@ def test_a_loaded_plan_runs_as_the_one_that_was_saved(tmp_path: Path) -> None:
 
 def test_a_file_keeps_the_tolerance_of_its_search(tmp_path: Path) -> None:
     """Of which files of older versions say nothing: they are read, and run."""
-    plan = autopar.plan(layer, W, X, cluster=SLOW, options=autopar.SearchOptions(gap_tolerance=0.25))
+    plan = autopar.plan(
+        layer, W, X, cluster=SLOW, options=autopar.SearchOptions(gap_tolerance=0.25)
+    )
     loaded = saved(plan, tmp_path)
     assert loaded.gap_tolerance == plan.gap_tolerance == 0.25
     assert loaded.compile(layer).plan(W, X).gap_tolerance == 0.25
@@ -156,7 +164,15 @@ def test_a_loaded_plan_is_called_as_it_was_planned(tmp_path: Path) -> None:
         return (state * n + x.max(), state + n)
 
     plan = autopar.plan(
-        fn, 3, W, X, cluster=SLOW, static_argnums=(0,), donate_argnums=(1,), carry=[(0, 1)], mesh={"a": 8}
+        fn,
+        3,
+        W,
+        X,
+        cluster=SLOW,
+        static_argnums=(0,),
+        donate_argnums=(1,),
+        carry=[(0, 1)],
+        mesh={"a": 8},
     )
     compiled = saved(plan, tmp_path).compile(fn)
     state = jnp.array(W)
@@ -197,7 +213,9 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("fn", "args", "message"), REFUSED)
-def test_a_loaded_plan_refuses_other_arguments_and_functions(fn: Any, args: Any, message: str, tmp_path: Path) -> None:
+def test_a_loaded_plan_refuses_other_arguments_and_functions(
+    fn: Any, args: Any, message: str, tmp_path: Path
+) -> None:
     loaded = saved(autopar.plan(step, PARAMS, X, cluster=SLOW), tmp_path)
     compiled = loaded.compile(fn)
     with pytest.raises(autopar.AutoparError, match=message):
@@ -208,8 +226,16 @@ def test_a_loaded_plan_refuses_other_arguments_and_functions(fn: Any, args: Any,
 
 def test_a_loaded_plan_knows_no_function(tmp_path: Path) -> None:
     loaded = saved(autopar.plan(step, PARAMS, X, cluster=SLOW), tmp_path)
-    for use in (loaded.compile, loaded.program, loaded.in_shardings, loaded.out_shardings, loaded.verify):
-        with pytest.raises(autopar.AutoparError, match=r"a loaded plan knows no function: .*compile\(fn\)"):
+    for use in (
+        loaded.compile,
+        loaded.program,
+        loaded.in_shardings,
+        loaded.out_shardings,
+        loaded.verify,
+    ):
+        with pytest.raises(
+            autopar.AutoparError, match=r"a loaded plan knows no function: .*compile\(fn\)"
+        ):
             use()
     with pytest.raises(autopar.AutoparError, match="of 8 devices, 4 are given"):
         loaded.compile(step, devices=jax.devices()[:4])
@@ -241,7 +267,9 @@ def test_a_file_with_a_strategy_that_does_not_exist(tmp_path: Path) -> None:
     table["placements"].append({**placement, "dims": placement["dims"][::-1]})
     strategy["outs"] = [len(table["placements"]) - 1]
     path.write_text(json.dumps(document))
-    with pytest.raises(autopar.AutoparError, match=r"the plan runs 'dot_general' .* which is no strategy of it"):
+    with pytest.raises(
+        autopar.AutoparError, match=r"the plan runs 'dot_general' .* which is no strategy of it"
+    ):
         autopar.Plan.load(path).compile(layer)(W, X)
 
 
@@ -258,16 +286,29 @@ def test_two_processes_make_the_same_file(tmp_path: Path) -> None:
     for seed in ("0", "1"):
         environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)}
         path = tmp_path / f"{seed}.json"
-        subprocess.run([sys.executable, "-W", "error", "-c", SCRIPT, str(path)], env=environment, check=True, cwd=ROOT)
+        subprocess.run(
+            [sys.executable, "-W", "error", "-c", SCRIPT, str(path)],
+            env=environment,
+            check=True,
+            cwd=ROOT,
+        )
     assert (tmp_path / "0.json").read_bytes() == (tmp_path / "1.json").read_bytes()
 
 
 def test_a_dump_holds_every_stage(tmp_path: Path) -> None:
     plan = autopar.plan(step, PARAMS, X, cluster=SLOW, dump=tmp_path / "deep" / "dump")
     files = sorted((tmp_path / "deep" / "dump").iterdir())
-    passes = ["insert_redistribution", "price_exchanges", "sink_all_reduce", "mark_mirror", "fuse_collectives"]
+    passes = [
+        "insert_redistribution",
+        "price_exchanges",
+        "sink_all_reduce",
+        "mark_mirror",
+        "fuse_collectives",
+    ]
     stages = ["graph", "plan", "lower", *passes]
-    assert [file.name for file in files] == [f"{n:02d}_{stage}.txt" for n, stage in enumerate(stages)]
+    assert [file.name for file in files] == [
+        f"{n:02d}_{stage}.txt" for n, stage in enumerate(stages)
+    ]
     texts = {stage: file.read_text() for stage, file in zip(stages, files, strict=True)}
     assert "input p['w']" in texts["graph"]
     assert str(plan.placements["p['w']"]) in texts["plan"]
@@ -275,7 +316,9 @@ def test_a_dump_holds_every_stage(tmp_path: Path) -> None:
     assert " = convert " not in texts["insert_redistribution"]
     assert texts["fuse_collectives"] == f"{plan.program()}\n"
     (tmp_path / "file").write_text("")
-    with pytest.raises(autopar.AutoparError, match=r"cannot be written to .*file.* Choose another directory"):
+    with pytest.raises(
+        autopar.AutoparError, match=r"cannot be written to .*file.* Choose another directory"
+    ):
         autopar.plan(step, PARAMS, X, cluster=SLOW, dump=tmp_path / "file")
 
 
@@ -288,7 +331,9 @@ def test_a_smaller_limit_gives_a_smaller_and_slower_plan() -> None:
     last = unlimited
     for part in (2, 4, 5):
         limit = unlimited.peak_memory_bytes // part
-        plan = autopar.plan(mlp, WEIGHTS, ROWS, cluster="cpu8", mesh={"x": 8}, memory_limit_bytes=limit)
+        plan = autopar.plan(
+            mlp, WEIGHTS, ROWS, cluster="cpu8", mesh={"x": 8}, memory_limit_bytes=limit
+        )
         assert plan.peak_memory_bytes <= limit
         assert plan.lower_bound_s <= plan.objective_s
         assert plan.objective_s >= last.objective_s
@@ -300,7 +345,9 @@ def test_a_smaller_limit_gives_a_smaller_and_slower_plan() -> None:
 
 def test_what_the_error_names_as_the_smallest_peak_can_be_had() -> None:
     def planned(limit: float) -> autopar.Plan:
-        return autopar.plan(mlp, WEIGHTS[:1], ROWS, cluster="cpu8", mesh={"x": 8}, memory_limit_bytes=limit)
+        return autopar.plan(
+            mlp, WEIGHTS[:1], ROWS, cluster="cpu8", mesh={"x": 8}, memory_limit_bytes=limit
+        )
 
     peaks: set[int] = set()
     for limit in (1, 1000, 2000.0):
@@ -312,7 +359,10 @@ def test_what_the_error_names_as_the_smallest_peak_can_be_had() -> None:
         assert f"the smallest peak found is {peak} bytes, and any plan needs " in told
         assert "No constraint is to blame, but the memory limit at " in told
         assert "most of all what dot_general reads and makes (4,352 bytes)" in told
-        assert f"Raise memory_limit_bytes (to {peak} or more), use more devices, or donate the state." in told
+        assert (
+            f"Raise memory_limit_bytes (to {peak} or more), use more devices, or donate the state."
+            in told
+        )
         peaks.add(error.value.min_peak_bytes)
     (smallest,) = peaks
     assert planned(smallest).peak_memory_bytes == smallest
@@ -320,7 +370,9 @@ def test_what_the_error_names_as_the_smallest_peak_can_be_had() -> None:
 
 def test_donating_the_state_saves_its_memory() -> None:
     peaks = [
-        autopar.plan(step, arrays(PARAMS), X, cluster="cpu8", mesh=MESH, donate_argnums=donated).peak_memory_bytes
+        autopar.plan(
+            step, arrays(PARAMS), X, cluster="cpu8", mesh=MESH, donate_argnums=donated
+        ).peak_memory_bytes
         for donated in ((), 0)
     ]
     assert peaks[1] < peaks[0]

@@ -58,30 +58,41 @@ def test_a_second_start_does_not_search(searches: list[int], tmp_path: Path) -> 
         assert len(searches) == len(kept(tmp_path)) == 1
         assert plan.objective_s >= plan.lower_bound_s > 0
     assert texts[0] == texts[1] == texts[2]
-    assert autopar.plan(step, PARAMS, X, cluster=SLOW, cache=str(tmp_path)).report() == plan.report()
+    assert (
+        autopar.plan(step, PARAMS, X, cluster=SLOW, cache=str(tmp_path)).report() == plan.report()
+    )
     assert len(searches) == 1
 
 
 def test_a_kept_plan_is_one_like_any_other(tmp_path: Path) -> None:
     base: Any = {"cluster": SLOW, "mesh": {"a": 2, "b": 4}}
-    fresh, _, plan = (autopar.plan(step, PARAMS, X, cache=cache, **base) for cache in (False, tmp_path, tmp_path))
+    fresh, _, plan = (
+        autopar.plan(step, PARAMS, X, cache=cache, **base) for cache in (False, tmp_path, tmp_path)
+    )
     held = (autopar.replicate("p['w']"),)
     assert plan.resolve(constraints=held).objective_s == fresh.resolve(constraints=held).objective_s
     assert plan.carry_price() == fresh.carry_price()
     assert plan.summary == fresh.summary
     plan.save(tmp_path / "saved.json")
     assert autopar.Plan.load(tmp_path / "saved.json").report() == fresh.report()
-    with pytest.raises(autopar.AutoparError, match=r"holds no proof of its bound, as it was loaded or kept in a cache"):
+    with pytest.raises(
+        autopar.AutoparError,
+        match=r"holds no proof of its bound, as it was loaded or kept in a cache",
+    ):
         plan.verify()
 
 
-def test_the_environment_names_a_cache(searches: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_names_a_cache(
+    searches: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("AUTOPAR_CACHE", str(tmp_path / "new" / "one"))
     for _ in range(2):
         autopar.plan(step, PARAMS, X, cluster=SLOW)
     assert len(searches) == len(kept(tmp_path / "new" / "one")) == 1
     autopar.plan(step, PARAMS, X, cluster=SLOW, cache=False)
-    autopar.plan(step, PARAMS, X, cluster=SLOW, pricing=lambda graph, mesh: Roofline(graph, mesh, SLOW))
+    autopar.plan(
+        step, PARAMS, X, cluster=SLOW, pricing=lambda graph, mesh: Roofline(graph, mesh, SLOW)
+    )
     assert len(searches) == 3
     autopar.plan(step, PARAMS, X, cluster=SLOW, cache=tmp_path / "other")
     assert len(searches) == 4
@@ -145,7 +156,9 @@ def test_lines_count_where_constraints_name_lines(searches: list[int], tmp_path:
         autopar.plan(moved, PARAMS, X, **base)
 
 
-def test_versions_count(searches: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_versions_count(
+    searches: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     autopar.plan(step, PARAMS, X, cluster=SLOW, cache=tmp_path)
     monkeypatch.setattr("autopar.api.plan_cache.autopar_version", lambda: "9.9")
     autopar.plan(step, PARAMS, X, cluster=SLOW, cache=tmp_path)
@@ -155,7 +168,9 @@ def test_versions_count(searches: list[int], tmp_path: Path, monkeypatch: pytest
 def test_a_plan_of_data_parallelism_is_kept_as_such(searches: list[int], tmp_path: Path) -> None:
     options = autopar.SearchOptions(data_parallel="compared")
     reports = [
-        autopar.plan(step, PARAMS, X, cluster=SLOW, mesh={"a": 8}, options=options, cache=tmp_path).report()
+        autopar.plan(
+            step, PARAMS, X, cluster=SLOW, mesh={"a": 8}, options=options, cache=tmp_path
+        ).report()
         for _ in range(2)
     ]
     assert reports[0] == reports[1]
@@ -166,7 +181,9 @@ def test_plans_that_recompute_are_kept(searches: list[int], tmp_path: Path) -> N
     shapes = specs(scanned, recomputed_arrays(128, 4, 8192))[1]
     setting: Any = {"cluster": "8xh100", "mesh": {"x": 8}, "cache": tmp_path}
     limit = int(0.6 * autopar.plan(scanned, *shapes, **setting).peak_memory_bytes)
-    first, second = (autopar.plan(scanned, *shapes, **setting, memory_limit_bytes=limit) for _ in range(2))
+    first, second = (
+        autopar.plan(scanned, *shapes, **setting, memory_limit_bytes=limit) for _ in range(2)
+    )
     assert first.record.recomputed == second.record.recomputed != ()
     assert first.report() == second.report()
     assert len(searches) == 2
@@ -182,11 +199,15 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_a_damaged_file_is_said_and_planned_anew(damage: str, searches: list[int], tmp_path: Path) -> None:
+def test_a_damaged_file_is_said_and_planned_anew(
+    damage: str, searches: list[int], tmp_path: Path
+) -> None:
     made = autopar.plan(step, PARAMS, X, cluster=SLOW, cache=tmp_path)
     (path,) = kept(tmp_path)
     path.write_text(DAMAGE[damage](path.read_text()))
-    with pytest.warns(PlanCacheWarning, match=r"cannot be used: .*It is planned anew, and kept in its place") as told:
+    with pytest.warns(
+        PlanCacheWarning, match=r"cannot be used: .*It is planned anew, and kept in its place"
+    ) as told:
         again = autopar.plan(step, PARAMS, X, cluster=SLOW, cache=tmp_path)
     assert str(path) in str(told[0].message)
     assert told[0].filename == __file__
@@ -195,7 +216,9 @@ def test_a_damaged_file_is_said_and_planned_anew(damage: str, searches: list[int
     assert len(searches) == 2
 
 
-def test_what_was_kept_for_something_else_is_planned_anew(searches: list[int], tmp_path: Path) -> None:
+def test_what_was_kept_for_something_else_is_planned_anew(
+    searches: list[int], tmp_path: Path
+) -> None:
     base: Any = {"cluster": SLOW, "cache": tmp_path}
     autopar.plan(step, PARAMS, X, mesh={"a": 2, "b": 4}, **base)
     (first,) = kept(tmp_path)
@@ -217,10 +240,14 @@ def test_a_strategy_that_no_rule_gives_is_planned_anew(searches: list[int], tmp_
     document = json.loads(path.read_text())
     entry = json.loads(unpacked_text(document["contents"]))
     table = entry["plan"]["stages"][0]
-    placement = next(p for p in table["placements"] if len(p["dims"]) == 2 and p["dims"][0] != p["dims"][1])
+    placement = next(
+        p for p in table["placements"] if len(p["dims"]) == 2 and p["dims"][0] != p["dims"][1]
+    )
     placement["dims"].reverse()
     path.write_text(json.dumps({**document, "contents": packed_text(json.dumps(entry))}))
-    with pytest.warns(PlanCacheWarning, match="cannot be used: the plan runs .* which is no strategy of it"):
+    with pytest.warns(
+        PlanCacheWarning, match="cannot be used: the plan runs .* which is no strategy of it"
+    ):
         again = autopar.plan(step, PARAMS, X, cluster=SLOW, cache=tmp_path)
     assert again.report() == made.report()
     assert len(searches) == 2
@@ -230,7 +257,9 @@ def test_a_cache_that_cannot_be_written_loses_no_plan(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InvalidOption, match="which is no directory: name one"):
         autopar.compile(step, cluster=SLOW, cache=tmp_path / "file")
-    with pytest.warns(PlanCacheWarning, match="the plan of step cannot be kept in .*Not a directory"):
+    with pytest.warns(
+        PlanCacheWarning, match="the plan of step cannot be kept in .*Not a directory"
+    ):
         plan = autopar.plan(step, PARAMS, X, cluster=SLOW, cache=tmp_path / "file" / "below")
     assert plan.step_time_s > 0
 
@@ -240,7 +269,9 @@ def test_what_is_no_directory_is_refused(given: Any) -> None:
     with pytest.raises(InvalidOption, match=r"cache is .*: pass a directory, False for none"):
         autopar.compile(step, cache=given)
     with pytest.raises(InvalidOption, match="cannot be kept, as it has no name"):
-        autopar.compile(step, cache="plans", pricing=lambda graph, mesh: Roofline(graph, mesh, SLOW))
+        autopar.compile(
+            step, cache="plans", pricing=lambda graph, mesh: Roofline(graph, mesh, SLOW)
+        )
 
 
 def test_arrays_called_cache_are_arguments() -> None:
@@ -250,7 +281,9 @@ def test_arrays_called_cache_are_arguments() -> None:
     w = np.ones((16, 8), np.float32)
     assert "cache" in autopar.plan(decode, X, cluster=SLOW, cache=w).placements
     assert len(autopar.front(decode, X, cluster=SLOW, mesh={"a": 8}, points=2, cache=w)) >= 1
-    with pytest.raises(InvalidOption, match=r"cache is an option of autopar\.compile and plan only"):
+    with pytest.raises(
+        InvalidOption, match=r"cache is an option of autopar\.compile and plan only"
+    ):
         autopar.front(decode, X, cluster=SLOW, cache="plans")
 
 
@@ -295,8 +328,12 @@ def test_both_caches_serve_a_second_process(tmp_path: Path) -> None:
     entries: list[set[str]] = []
     for start in ("first", "again"):
         command = [sys.executable, "-c", SCRIPT, str(plans), str(programs), start]
-        losses.append(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout)
-        entries.append({path.name for path in programs.iterdir() if not path.name.endswith("atime")})
+        losses.append(
+            subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        )
+        entries.append(
+            {path.name for path in programs.iterdir() if not path.name.endswith("atime")}
+        )
     assert losses[0] == losses[1]
     assert len(kept(plans)) == 1
     assert entries[0] == entries[1]

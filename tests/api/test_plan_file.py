@@ -42,7 +42,9 @@ def placements(mesh: DeviceMesh, ndim: int) -> st.SearchStrategy[Placement]:
 @st.composite
 def strategies(draw: st.DrawFn, mesh: DeviceMesh) -> Strategy:
     some = st.lists(st.integers(0, 3).flatmap(lambda n: placements(mesh, n)), max_size=3).map(tuple)
-    factors = draw(st.lists(st.tuples(st.sampled_from(["m", "n", "k"]), st.just(mesh.names[:1])), max_size=2))
+    factors = draw(
+        st.lists(st.tuples(st.sampled_from(["m", "n", "k"]), st.just(mesh.names[:1])), max_size=2)
+    )
     exchanges = st.builds(
         Exchange,
         st.just("permute"),
@@ -61,7 +63,13 @@ times = st.floats(0, 1e3, allow_nan=False) | st.integers(0, 3)
 @st.composite
 def plan_files(draw: st.DrawFn) -> PlanFile:
     """Files of plans that never were, but could be: few strategies, many operators."""
-    mesh = DeviceMesh(draw(st.sampled_from([(("x", 8),), (("data", 2), ("model", 4)), (("a", 2), ("b", 2), ("c", 2))])))
+    mesh = DeviceMesh(
+        draw(
+            st.sampled_from(
+                [(("x", 8),), (("data", 2), ("model", 4)), (("a", 2), ("b", 2), ("c", 2))]
+            )
+        )
+    )
     shapes = draw(st.lists(st.sampled_from(SHAPES), max_size=4))
     inputs = tuple(draw(placements(mesh, len(shape))) for shape in shapes)
     table = draw(st.lists(strategies(mesh), min_size=1, max_size=3))
@@ -69,7 +77,13 @@ def plan_files(draw: st.DrawFn) -> PlanFile:
     copies = tuple(draw(st.lists(placements(mesh, 2), max_size=3)))
     bound, slack = draw(times), draw(times)
     name = draw(st.text(max_size=8))
-    plan = Plan((Stage(mesh, inputs, operators, copies, inputs),), bound + slack, bound, name, fingerprint=name)
+    plan = Plan(
+        (Stage(mesh, inputs, operators, copies, inputs),),
+        bound + slack,
+        bound,
+        name,
+        fingerprint=name,
+    )
     return file_of(plan, shapes, draw(times))
 
 
@@ -99,7 +113,8 @@ def file_of(plan: Plan, shapes: list[tuple[int, ...]], time_s: float = 1.5) -> P
         peak=rows,
     )
     signature = PlanSignature(
-        tuple((row.name, row.shape, row.dtype) for row in rows), tuple((row.shape, row.dtype) for row in rows)
+        tuple((row.name, row.shape, row.dtype) for row in rows),
+        tuple((row.shape, row.dtype) for row in rows),
     )
     return plan_file(plan, report, CLUSTER.to_dict(), signature)
 
@@ -119,7 +134,9 @@ def example(operators: int = 3) -> PlanFile:
 
 @settings(max_examples=150, deadline=None)
 @given(file=plan_files())
-def test_a_plan_reads_back_as_it_was(file: PlanFile, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_plan_reads_back_as_it_was(
+    file: PlanFile, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     path = tmp_path_factory.mktemp("plans") / "plan.json"
     dump(file, path)
     loaded = load(path)
@@ -167,7 +184,10 @@ def test_the_file_has_sorted_keys_and_a_line_a_field() -> None:
     assert len(text.splitlines()) == len(fields) + 2
     assert text == to_json(example())
     shuffled = plan_file(
-        example().plan, example().report, dict(reversed(CLUSTER.to_dict().items())), example().signature
+        example().plan,
+        example().report,
+        dict(reversed(CLUSTER.to_dict().items())),
+        example().signature,
     )
     assert to_json(shuffled) == text
 
@@ -176,7 +196,9 @@ def test_a_file_is_small_and_says_what_it_is(tmp_path: Path) -> None:
     file, path = example(4000), tmp_path / "plan.json"
     dump(file, path)
     document = json.loads(path.read_text(encoding="utf-8"))
-    assert document["about"] == "f on mesh (data=2, model=4) of 8xh100: `autopar report FILE` shows it"
+    assert (
+        document["about"] == "f on mesh (data=2, model=4) of 8xh100: `autopar report FILE` shows it"
+    )
     assert path.stat().st_size < len(to_json(file)) / 5
 
 
@@ -224,7 +246,9 @@ def test_a_changed_byte_is_refused_or_changes_nothing(
     assert loaded == example()
 
 
-def test_contents_that_would_fill_the_memory_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_contents_that_would_fill_the_memory_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("autopar.api.packed_plan.MOST_BYTES", 100)
     path = tmp_path / "plan.json"
     dump(example(), path)
@@ -304,7 +328,9 @@ DAMAGE: list[tuple[Callable[[Any], object], str]] = [
 
 
 @pytest.mark.parametrize(("damage", "expected"), DAMAGE)
-def test_damage_is_named_where_it_is(tmp_path: Path, damage: Callable[[Any], object], expected: str) -> None:
+def test_damage_is_named_where_it_is(
+    tmp_path: Path, damage: Callable[[Any], object], expected: str
+) -> None:
     data = json.loads(to_json(example()))
     damage(data)
     message = refused(tmp_path / "plan.json", json.dumps(data))
@@ -315,7 +341,10 @@ def test_damage_is_named_where_it_is(tmp_path: Path, damage: Callable[[Any], obj
 def test_a_tensor_that_does_not_divide_evenly(tmp_path: Path) -> None:
     text = to_json(example())
     message = refused(tmp_path / "plan.json", text.replace("[16, 8]", "[16, 7]"))
-    assert "input 1 of shape (16, 7) cannot be placed [-, data*model] on mesh (data=2, model=4)" in message
+    assert (
+        "input 1 of shape (16, 7) cannot be placed [-, data*model] on mesh (data=2, model=4)"
+        in message
+    )
 
 
 def test_many_errors_are_counted(tmp_path: Path) -> None:

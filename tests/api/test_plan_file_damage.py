@@ -26,7 +26,9 @@ TextOf = Callable[[random.Random, str], str]
 def text() -> str:
     """The text of a plan with constraints, on a mesh of two axes: what a file holds compressed, behind a checksum."""
     held = autopar.pin("p['w']", P("a")), autopar.forbid("x", "b")
-    return to_json(autopar.plan(step, PARAMS, X, cluster=SLOW, mesh={"a": 2, "b": 4}, constraints=held).file)
+    return to_json(
+        autopar.plan(step, PARAMS, X, cluster=SLOW, mesh={"a": 2, "b": 4}, constraints=held).file
+    )
 
 
 def nodes(node: Any) -> Iterator[tuple[Any, Any]]:
@@ -54,7 +56,11 @@ def changed(rng: random.Random, text: str) -> str:
             held[key] = other_held[other]
         case _:
             value = held[key]
-            near = [value + 1, value - 1, -value, value * 2] if isinstance(value, int | float) else [f"{value}x"]
+            near = (
+                [value + 1, value - 1, -value, value * 2]
+                if isinstance(value, int | float)
+                else [f"{value}x"]
+            )
             held[key] = rng.choice([*near, *NUMBERS, None, "", [], {}])
     return json.dumps(data)
 
@@ -77,7 +83,10 @@ def test_damage_is_refused_or_changes_no_value(
         try:
             loaded = autopar.Plan.load(path)
             assert isinstance(loaded.report(), str)
-            is_equal = (loaded.record, loaded.file.signature) == (whole.record, whole.file.signature)
+            is_equal = (loaded.record, loaded.file.signature) == (
+                whole.record,
+                whole.file.signature,
+            )
             if is_equal and loaded.file.cluster == whole.file.cluster:
                 found["equal"] += 1
                 continue

@@ -44,14 +44,19 @@ def test_best_and_bound_move_towards_each_other(monkeypatch: pytest.MonkeyPatch)
         assert before.time_s <= after.time_s
         assert before.objective_s >= after.objective_s
         assert before.lower_bound_s <= after.lower_bound_s
-        assert (before.objective_s, before.lower_bound_s) != (after.objective_s, after.lower_bound_s)
+        assert (before.objective_s, before.lower_bound_s) != (
+            after.objective_s,
+            after.lower_bound_s,
+        )
     assert seen[-1].objective_s == pytest.approx(plan.objective_s)
     assert seen[-1].lower_bound_s == pytest.approx(plan.lower_bound_s)
 
 
 def test_what_is_solved_at_once_is_told_too() -> None:
     plan, seen = told(solve=SolveOptions())
-    assert [(p.objective_s, p.lower_bound_s) for p in seen] == [(plan.objective_s, plan.lower_bound_s)]
+    assert [(p.objective_s, p.lower_bound_s) for p in seen] == [
+        (plan.objective_s, plan.lower_bound_s)
+    ]
 
 
 def test_every_mesh_and_limit_is_told() -> None:
@@ -70,14 +75,19 @@ def test_every_mesh_and_limit_is_told() -> None:
 def test_a_plan_is_the_same_whoever_watches() -> None:
     assert (
         told()[0].report()
-        == autopar.plan(loss, PARAMS, X, cluster="cpu8", mesh=MESH, options=SearchOptions(solve=WIDE)).report()
+        == autopar.plan(
+            loss, PARAMS, X, cluster="cpu8", mesh=MESH, options=SearchOptions(solve=WIDE)
+        ).report()
     )
     assert SearchOptions(on_progress=print) == SearchOptions()
 
 
 def test_a_line_says_where_and_how_far() -> None:
     mesh = DeviceMesh.of(MESH)
-    assert str(SearchProgress(1.25, mesh, None, 0.5, 0.25)) == f"1.2 s: mesh {mesh}: best 0.5 s, at least 0.25 s"
+    assert (
+        str(SearchProgress(1.25, mesh, None, 0.5, 0.25))
+        == f"1.2 s: mesh {mesh}: best 0.5 s, at least 0.25 s"
+    )
     none = SearchProgress(0.0, mesh, 2048, inf, -inf)
     assert str(none) == f"0.0 s: mesh {mesh} within 2,048 bytes: nothing found yet"
 

@@ -50,7 +50,10 @@ def slower() -> Cluster:
     """8xh100 with links a third as fast."""
     cluster = autopar.load_cluster("8xh100")
     levels = cluster.topology.levels
-    links = [replace(one.link, bandwidth_bytes_per_s=one.link.bandwidth_bytes_per_s / 3) for one in levels]
+    links = [
+        replace(one.link, bandwidth_bytes_per_s=one.link.bandwidth_bytes_per_s / 3)
+        for one in levels
+    ]
     changed = tuple(replace(one, link=link) for one, link in zip(levels, links, strict=True))
     return replace(cluster, topology=replace(cluster.topology, levels=changed))
 
@@ -80,7 +83,9 @@ PIN = autopar.pin("state['params'][1][0]", P(None, "x"))
 
 @pytest.mark.parametrize("by_messages", [False, True])
 @pytest.mark.parametrize("axes", [("x",), ("x", "y")])
-def test_a_pin_and_other_links_give_the_plan_made_afresh(axes: tuple[str, ...], by_messages: bool) -> None:
+def test_a_pin_and_other_links_give_the_plan_made_afresh(
+    axes: tuple[str, ...], by_messages: bool
+) -> None:
     start = planned(axes, by_messages)
     assert not start.gap
     pinned, cluster = start.resolve(constraints=(PIN,)), slower()

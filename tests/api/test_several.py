@@ -14,7 +14,9 @@ from tests.api.several import W, X, noise, step
 @pytest.fixture(scope="module")
 def found() -> dict[str, Any]:
     """What two processes found; they are started once."""
-    return hosts.run_everywhere(hosts.same_host(2), "tests.api.several", {}, local_devices=2, timeout_s=240)
+    return hosts.run_everywhere(
+        hosts.same_host(2), "tests.api.several", {}, local_devices=2, timeout_s=240
+    )
 
 
 @pytest.fixture(scope="module")

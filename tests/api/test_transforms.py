@@ -92,7 +92,9 @@ def gradient_in_a_loop(f: Any) -> Any:
 
 def gradient_of_a_loop(f: Any) -> Any:
     def total(p: Any) -> Any:
-        return lax.scan(lambda q, x: (jax.tree.map(lambda a: a * 0.9, q), f(q, x).sum()), p, XS)[1].sum()
+        return lax.scan(lambda q, x: (jax.tree.map(lambda a: a * 0.9, q), f(q, x).sum()), p, XS)[
+            1
+        ].sum()
 
     return jax.grad(total)(PARAMS)
 
@@ -121,9 +123,17 @@ def pushed_twice(f: Any) -> Any:
 FORWARD: list[tuple[Any, Transform]] = [
     (net, lambda f: jax.jit(f)(PARAMS, X)),
     (net, lambda f: jax.jit(lambda x: f(PARAMS, X) + x)(1.0)),
-    (loss_and_more, lambda f: jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(f, PARAMS, X))),
+    (
+        loss_and_more,
+        lambda f: jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(f, PARAMS, X)),
+    ),
     (loss, lambda f: jax.vmap(f, (None, 0))(PARAMS, XS)),
-    (net, lambda f: jax.vmap(f, ({"w": None, "b": 0}, 1), 1)({"w": W, "b": W[:8]}, np.stack([X] * 8, 1))),
+    (
+        net,
+        lambda f: jax.vmap(f, ({"w": None, "b": 0}, 1), 1)(
+            {"w": W, "b": W[:8]}, np.stack([X] * 8, 1)
+        ),
+    ),
     (decay, lambda f: jax.vmap(f, (None, 0), (None, 0))(PARAMS, XS)),
     (decay, lambda f: lax.scan(f, PARAMS, XS)),
     (shrink, lambda f: lax.while_loop(lambda x: x.max() > 0.1, f, jnp.asarray(X))),
@@ -167,7 +177,10 @@ DIFFERENTIATED: list[tuple[Any, Transform]] = [
     (spun, lambda f: jax.vjp(f, (X + 1j).astype(np.complex64))[1]((X - 1j).astype(np.complex64))),
     (lambda p, i: (p[i] ** 2).sum(), lambda f: jax.value_and_grad(f)(W, np.array([1, 2, 3]))),
     (lambda a, b: a * b + a, lambda f: jax.grad(f)(2.0, 3.0)),
-    (lambda p, key: (jax.random.normal(key, p.shape) * p).sum(), lambda f: jax.grad(f)(W, jax.random.key(0))),
+    (
+        lambda p, key: (jax.random.normal(key, p.shape) * p).sum(),
+        lambda f: jax.grad(f)(W, jax.random.key(0)),
+    ),
     (lambda x: x @ W, lambda f: jax.linear_transpose(f, X)(X @ W)),
 ]
 
@@ -175,7 +188,11 @@ DIFFERENTIATED: list[tuple[Any, Transform]] = [
 def assert_close(found: Any, wanted: Any, close: float = 1e-5) -> None:
     """Equal structures, shapes and types; values up to the rounding of sums in another order."""
     assert jax.tree.structure(found) == jax.tree.structure(wanted)
-    for a, b in zip(map(jnp.asarray, jax.tree.leaves(found)), map(jnp.asarray, jax.tree.leaves(wanted)), strict=True):
+    for a, b in zip(
+        map(jnp.asarray, jax.tree.leaves(found)),
+        map(jnp.asarray, jax.tree.leaves(wanted)),
+        strict=True,
+    ):
         assert (a.shape, a.dtype) == (b.shape, b.dtype)
         if jnp.issubdtype(a.dtype, jax.dtypes.prng_key):
             a, b = jax.random.key_data(a), jax.random.key_data(b)
@@ -186,13 +203,17 @@ def assert_close(found: Any, wanted: Any, close: float = 1e-5) -> None:
 @pytest.mark.parametrize("number", range(len(FORWARD)))
 def test_forward(number: int) -> None:
     fn, transform = FORWARD[number]
-    assert_close(transform(autopar.compile(fn, cluster=SLOW, mesh=MESH)), jax.jit(lambda: transform(fn))())
+    assert_close(
+        transform(autopar.compile(fn, cluster=SLOW, mesh=MESH)), jax.jit(lambda: transform(fn))()
+    )
 
 
 @pytest.mark.parametrize("number", range(len(DIFFERENTIATED)))
 def test_derivatives(number: int) -> None:
     fn, transform = DIFFERENTIATED[number]
-    assert_close(transform(autopar.compile(fn, cluster=SLOW, mesh=MESH)), jax.jit(lambda: transform(fn))())
+    assert_close(
+        transform(autopar.compile(fn, cluster=SLOW, mesh=MESH)), jax.jit(lambda: transform(fn))()
+    )
 
 
 def test_half_precision_is_scaled_before_the_derivative() -> None:
@@ -202,12 +223,20 @@ def test_half_precision_is_scaled_before_the_derivative() -> None:
         return jax.grad(lambda p: f(p, X).astype(jnp.float32) * scale)(PARAMS)
 
     assert not np.asarray(scaled(halves, 1.0)["w"]).any()
-    assert_close(scaled(autopar.compile(halves, cluster=SLOW), 2.0**15), scaled(halves, 2.0**15), close=1e-2)
+    assert_close(
+        scaled(autopar.compile(halves, cluster=SLOW), 2.0**15), scaled(halves, 2.0**15), close=1e-2
+    )
 
 
 STEPS: dict[str, Callable[[Any], Any]] = {
-    "grad": lambda f: jax.grad(lambda *args: sum(jnp.sum(jnp.sin(leaf)) for leaf in jax.tree.leaves(f(*args)))),
-    "vmap": lambda f: lambda p, x: jax.tree.map(lambda a: a.sum(0), jax.vmap(f, (None, 0))(p, jnp.stack([x, 2 * x]))),
+    "grad": lambda f: jax.grad(
+        lambda *args: sum(jnp.sum(jnp.sin(leaf)) for leaf in jax.tree.leaves(f(*args)))
+    ),
+    "vmap": lambda f: (
+        lambda p, x: jax.tree.map(
+            lambda a: a.sum(0), jax.vmap(f, (None, 0))(p, jnp.stack([x, 2 * x]))
+        )
+    ),
     "jit": jax.jit,
     "jvp": lambda f: lambda p, x: jax.jvp(f, (p, x), (p, x)),
     "checkpoint": jax.checkpoint,
@@ -256,7 +285,9 @@ def test_shapes_need_no_plan() -> None:
 def test_inside_jit_the_program_of_the_plan_is_inlined() -> None:
     compiled = autopar.compile(net, cluster=SLOW, mesh=MESH)
     text = jax.jit(lambda p, x: compiled(p, x) + 1).lower(PARAMS, X).as_text()
-    assert text.count("stablehlo.all_reduce") == sum(row.kind == "all_reduce" for row in compiled.plans[0].collectives)
+    assert text.count("stablehlo.all_reduce") == sum(
+        row.kind == "all_reduce" for row in compiled.plans[0].collectives
+    )
     assert text.count("manual_computation") >= 1
     assert functions(compiled) == ["net"]
     compiled(PARAMS, X)
@@ -267,15 +298,25 @@ def test_both_directions_of_a_function_meet_where_one_plan_says() -> None:
     compiled = autopar.compile(net, cluster=SLOW, mesh=MESH)
     jax.grad(scaled_sum(compiled))(PARAMS)
     joint, forward, backward = compiled.plans
-    assert functions(compiled) == ["vjp of net", "forward of net", "transpose of linear part of net"]
+    assert functions(compiled) == [
+        "vjp of net",
+        "forward of net",
+        "transpose of linear part of net",
+    ]
     placed = {name: str(placement) for name, placement in joint.placements.items()}
     assert {name: str(forward.placements[name]) for name in forward.placements} == {
         name: placed[name] for name in forward.placements
     }
     shared = backward.placements.keys() & placed.keys()
     assert "gradient of output[0]" in shared
-    assert {name: str(backward.placements[name]) for name in shared} == {name: placed[name] for name in shared}
-    ahead = dict(zip((row.name for row in forward.summary.outputs), forward.record.stage.outputs, strict=True))
+    assert {name: str(backward.placements[name]) for name in shared} == {
+        name: placed[name] for name in shared
+    }
+    ahead = dict(
+        zip(
+            (row.name for row in forward.summary.outputs), forward.record.stage.outputs, strict=True
+        )
+    )
     residuals = [name for name in backward.placements if name.startswith("residual")]
     assert residuals
     assert all(backward.placements[name] == ahead[name] for name in residuals)
@@ -301,12 +342,19 @@ def test_each_gradient_is_reduced_once_over_the_axes_of_its_parameter() -> None:
         autopar.pin("p['w']", spec(None, "b")),
         *(autopar.replicate(f"p['{name}']") for name in ("b", "gate", "idle")),
     )
-    compiled = autopar.compile(tied, cluster="8xh100", devices=jax.devices(), mesh=MESH, constraints=pins)
+    compiled = autopar.compile(
+        tied, cluster="8xh100", devices=jax.devices(), mesh=MESH, constraints=pins
+    )
     gradient = jax.grad(compiled)(params, x)
     assert_close(gradient, jax.grad(tied)(params, x), close=1e-4)
     (plan,) = compiled.plans
-    reductions = [(row.kind, row.axes, row.size_bytes) for row in plan.collectives if row.role == "mirror"]
-    assert sorted(reductions) == [("all_reduce", ("a",), w.nbytes // 4), ("all_reduce", ("a", "b"), 2 * w[0].nbytes)]
+    reductions = [
+        (row.kind, row.axes, row.size_bytes) for row in plan.collectives if row.role == "mirror"
+    ]
+    assert sorted(reductions) == [
+        ("all_reduce", ("a",), w.nbytes // 4),
+        ("all_reduce", ("a", "b"), 2 * w[0].nbytes),
+    ]
     assert gradient["w"].sharding.spec == spec(None, "b")
     assert gradient["idle"].sharding.is_fully_replicated
 
@@ -328,7 +376,9 @@ def test_data_parallel_reduces_all_gradients_in_one_bucket(transform: Any) -> No
 
 def pinned(fn: Any) -> autopar.Compiled:
     pins = (autopar.pin("p['w']", PartitionSpec("a")), autopar.pin("x", PartitionSpec(None, "a")))
-    return autopar.compile(fn, cluster=SLOW, mesh=MESH, constraints=(*pins, autopar.replicate("output*")))
+    return autopar.compile(
+        fn, cluster=SLOW, mesh=MESH, constraints=(*pins, autopar.replicate("output*"))
+    )
 
 
 def test_constraints_hold_for_what_is_derived() -> None:
@@ -360,22 +410,41 @@ def test_a_mapped_dim_is_open_in_constraints() -> None:
 
 def test_constraints_on_operators_cannot_be_mapped() -> None:
     compiled = autopar.compile(
-        net, cluster=SLOW, mesh=MESH, constraints=(autopar.pin(autopar.at(kind="tanh"), PartitionSpec("a")),)
+        net,
+        cluster=SLOW,
+        mesh=MESH,
+        constraints=(autopar.pin(autopar.at(kind="tanh"), PartitionSpec("a")),),
     )
-    with pytest.raises(InvalidConstraint, match=r"pin\(at\(kind='tanh'\).*under jax.vmap there is a dim more"):
+    with pytest.raises(
+        InvalidConstraint, match=r"pin\(at\(kind='tanh'\).*under jax.vmap there is a dim more"
+    ):
         jax.vmap(compiled, (None, 0))(PARAMS, XS)
     assert_close(jax.grad(scaled_sum(compiled))(PARAMS), jax.grad(scaled_sum(net))(PARAMS))
 
 
 @pytest.mark.parametrize("mode", ["data_parallel", "manual"])
 def test_modes(mode: str) -> None:
-    pins = (autopar.replicate("p"), autopar.pin("x", PartitionSpec("a")), autopar.replicate("output"))
+    pins = (
+        autopar.replicate("p"),
+        autopar.pin("x", PartitionSpec("a")),
+        autopar.replicate("output"),
+    )
     constraints = pins if mode == "manual" else ()
-    for fn, transform in ((loss, lambda f: jax.grad(f)(PARAMS, X)), (net, pulled), (net, pushed_twice)):
-        compiled = autopar.compile(fn, cluster=SLOW, mesh={"a": 8}, mode=mode, constraints=constraints)
+    for fn, transform in (
+        (loss, lambda f: jax.grad(f)(PARAMS, X)),
+        (net, pulled),
+        (net, pushed_twice),
+    ):
+        compiled = autopar.compile(
+            fn, cluster=SLOW, mesh={"a": 8}, mode=mode, constraints=constraints
+        )
         assert_close(transform(compiled), transform(fn))
         for plan in compiled.plans:
-            assert all(str(plan.placements[name]) in ("[-]", "[-, -]") for name in plan.placements if name[:2] == "p[")
+            assert all(
+                str(plan.placements[name]) in ("[-]", "[-, -]")
+                for name in plan.placements
+                if name[:2] == "p["
+            )
 
 
 # What is around -------------------------------------------------------------------------------------------------------
@@ -386,7 +455,9 @@ def test_values_of_the_trace_around_are_operands() -> None:
         return autopar.compile(lambda x: net(p, x), cluster=SLOW)(x)
 
     assert_close(jax.jit(forward)(PARAMS, X), net(PARAMS, X))
-    assert_close(jax.grad(lambda p: forward(p, X).sum())(PARAMS), jax.grad(lambda p: net(p, X).sum())(PARAMS))
+    assert_close(
+        jax.grad(lambda p: forward(p, X).sum())(PARAMS), jax.grad(lambda p: net(p, X).sum())(PARAMS)
+    )
 
 
 def test_a_compiled_function_within_another_is_part_of_it() -> None:
@@ -398,7 +469,9 @@ def test_a_compiled_function_within_another_is_part_of_it() -> None:
     assert functions(inner) == ["net"]
     closed = jax.make_jaxpr(jax.value_and_grad(autopar.compile(loss, cluster=SLOW)))(PARAMS, X)
     again = autopar.compile(jax.extend.core.jaxpr_as_fun(closed), cluster=SLOW)
-    assert_close(again(*jax.tree.leaves((PARAMS, X))), jax.tree.leaves(jax.value_and_grad(loss)(PARAMS, X)))
+    assert_close(
+        again(*jax.tree.leaves((PARAMS, X))), jax.tree.leaves(jax.value_and_grad(loss)(PARAMS, X))
+    )
 
 
 def test_prints_are_made_once(capfd: pytest.CaptureFixture[str]) -> None:
@@ -424,7 +497,9 @@ def test_gradients_have_the_types_of_an_explicit_mesh(fn: Any) -> None:
     with jax.set_mesh(mesh):
         x = jax.device_put(X, PartitionSpec("z"))
         for transform in (jax.grad, lambda f: jax.jit(jax.grad(f))):
-            found, wanted = (transform(lambda x, f=f: f(PARAMS, x).sum())(x) for f in (autopar.compile(fn), fn))
+            found, wanted = (
+                transform(lambda x, f=f: f(PARAMS, x).sum())(x) for f in (autopar.compile(fn), fn)
+            )
             assert jax.typeof(found) == jax.typeof(wanted)
             assert_close(np.asarray(found), np.asarray(wanted))
 

@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 
 from benchmarks import end_to_end, models
 from benchmarks.accuracy import predicted
-from benchmarks.accuracy_figures import agreement, clear_tau, figures, overall, peak_figures, round_factors
+from benchmarks.accuracy_figures import (
+    agreement,
+    clear_tau,
+    figures,
+    overall,
+    peak_figures,
+    round_factors,
+)
 from benchmarks.accuracy_plans import drawn_plans
 from benchmarks.accuracy_steps import TIMED_STEPS, interleaved
 from cost_models import load_cluster, replace_link
@@ -56,7 +63,11 @@ def test_clear_pairs_are_those_that_both_halves_order_alike(data: st.DataObject)
     clear = [(i, j) for i, j in pairs if (even[i] < even[j]) == (odd[i] < odd[j])]
     right = sum((guess[i] < guess[j]) == (even[i] < even[j]) for i, j in clear)
     found = clear_tau(guess, list(zip(even, odd, strict=True)))
-    assert math.isnan(found) if not clear else found == pytest.approx((2 * right - len(clear)) / len(clear))
+    assert (
+        math.isnan(found)
+        if not clear
+        else found == pytest.approx((2 * right - len(clear)) / len(clear))
+    )
 
 
 def test_a_host_that_drifts_is_told_from_plans_that_differ() -> None:
@@ -66,7 +77,9 @@ def test_a_host_that_drifts_is_told_from_plans_that_differ() -> None:
     times[2][3] *= 4
     found = round_factors(times)
     assert found == pytest.approx(factors)
-    straightened = [[time_s / factor for time_s, factor in zip(mine, found, strict=True)] for mine in times]
+    straightened = [
+        [time_s / factor for time_s, factor in zip(mine, found, strict=True)] for mine in times
+    ]
     assert straightened[0] == pytest.approx([1.0] * 5)
     assert straightened[2] == pytest.approx([1.2, 1.2, 1.2, 4.8, 1.2])
 
@@ -111,7 +124,13 @@ def test_plans_differ_and_are_predicted_as_they_were_priced() -> None:
     cluster, model = load_cluster("cpu8"), models.mlp((64, 128, 64), batch=64)
     drawn = drawn_plans(model, cluster, 8)
     assert len({str(d.plan.program()) for d in drawn}) == 8
-    assert {d.kind for d in drawn} == {"planned", "data parallel", "tensor parallel", "pinned", "perturbed"}
+    assert {d.kind for d in drawn} == {
+        "planned",
+        "data parallel",
+        "tensor parallel",
+        "pinned",
+        "perturbed",
+    }
     for d in drawn:
         graph, program = d.plan.bound.planned.graph, d.plan.program()
         found = predicted(graph, program, cluster)
@@ -121,7 +140,11 @@ def test_plans_differ_and_are_predicted_as_they_were_priced() -> None:
         assert predicted(graph, program, slower).communication_time_s >= len(program.collectives)
 
 
-@pytest.mark.parametrize(("kind", "name"), [("cpu AuthenticAMD 26", "cpu8-zen5"), ("cpu NoSuchVendor 1", "cpu8")])
-def test_what_ships_for_the_processor_is_taken(kind: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("kind", "name"), [("cpu AuthenticAMD 26", "cpu8-zen5"), ("cpu NoSuchVendor 1", "cpu8")]
+)
+def test_what_ships_for_the_processor_is_taken(
+    kind: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(end_to_end, "processor_kind", lambda: kind)
     assert end_to_end.shipped_cluster().name == name

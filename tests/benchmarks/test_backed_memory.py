@@ -25,7 +25,9 @@ print(touched, most() - before)
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux says what is available")
 def test_a_share_of_what_is_available_is_touched() -> None:
     available = backed_memory._available_bytes()
-    done = subprocess.run([sys.executable, "-c", TOUCHING], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", TOUCHING], capture_output=True, text=True, check=True
+    )
     touched, grown = map(int, done.stdout.split())
     assert 0.9 * touched <= grown <= 1.1 * touched + 2**25
     assert touched <= 0.06 * available

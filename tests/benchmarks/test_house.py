@@ -54,7 +54,10 @@ def test_circles_and_arrows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         ("autopar.b.y", "autopar.a.x"),
         ("autopar.b.z", "autopar.b.y"),
     }
-    assert [(room.name, room.arrows) for room in house.rooms_of(modules, graph)] == [("autopar.a", 1), ("autopar.b", 1)]
+    assert [(room.name, room.arrows) for room in house.rooms_of(modules, graph)] == [
+        ("autopar.a", 1),
+        ("autopar.b", 1),
+    ]
 
 
 def test_it_reads_this_repository(capsys: pytest.CaptureFixture[str]) -> None:

@@ -62,7 +62,9 @@ def test_both_evaluations_agree() -> None:
     assert 0 < agreed < 300
 
 
-def test_the_benchmark_writes_what_it_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_benchmark_writes_what_it_found(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path, out = tmp_path / "drawn.json.gz", tmp_path / "out.json"
     with gzip.open(path, "wt") as file:
         json.dump({"problem": instance()}, file)
@@ -117,9 +119,15 @@ def fall(_path: Path, _ends: float, _check: bool, out: Connection) -> None:
     os._exit(9)
 
 
-@pytest.mark.parametrize(("work", "choices", "ended"), [(hang, [7, 5], "late"), (fall, [3], "exit code 9")])
+@pytest.mark.parametrize(
+    ("work", "choices", "ended"), [(hang, [7, 5], "late"), (fall, [3], "exit code 9")]
+)
 def test_what_a_process_found_is_kept_whatever_becomes_of_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: iopddl_process.Work, choices: list[int], ended: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    work: iopddl_process.Work,
+    choices: list[int],
+    ended: str,
 ) -> None:
     """Once the last choice is there, time flies."""
     passed_s = [0.0]
@@ -134,7 +142,9 @@ def test_what_a_process_found_is_kept_whatever_becomes_of_it(
     assert record.verified is None
 
 
-def test_an_instance_without_an_answer_is_told_as_such(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_instance_without_an_answer_is_told_as_such(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """One that is late before it begins, and then one that nothing satisfies."""
     impossible = {**instance(), "name": "impossible", "usage_limit": 0}
     paths = [tmp_path / "drawn.json", tmp_path / "impossible.json"]

@@ -52,9 +52,13 @@ def test_a_process_starts_anew_once(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="the variables are glibc's")
 def test_freed_memory_is_kept() -> None:
     def faults(**environment: Any) -> int:
-        clean = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
+        clean = {
+            name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")
+        }
         command = [sys.executable, "-c", TOUCHING.replace("SIZE", str(SIZE))]
-        return int(subprocess.run(command, env=clean | environment, capture_output=True, check=True).stdout)
+        return int(
+            subprocess.run(command, env=clean | environment, capture_output=True, check=True).stdout
+        )
 
     pages = 20 * SIZE // resource.getpagesize()
     assert faults(MALLOC_MMAP_THRESHOLD_="1000000") > 0.9 * pages

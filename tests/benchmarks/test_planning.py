@@ -15,7 +15,13 @@ from benchmarks.planning import CASES, STAGES, Case, main, measure
 from cost_models import load_cluster
 
 TINY = partial(shapes.gpt, width=32, heads=4, vocab=64, sequence=16, batch=8)
-BILLIONS = {"llama-8B": 8.03, "llama-8B-unrolled": 8.03, "llama-70B": 70.6, "llama-405B": 406, "moe-671B": 671}
+BILLIONS = {
+    "llama-8B": 8.03,
+    "llama-8B-unrolled": 8.03,
+    "llama-70B": 70.6,
+    "llama-405B": 406,
+    "moe-671B": 671,
+}
 
 
 @pytest.mark.parametrize("scanned", [False, True])

@@ -31,7 +31,9 @@ def a_record(**changed: object) -> Record:
 
 
 def test_the_page_is_up_to_date() -> None:
-    assert results.TARGET.read_text(encoding="utf-8") == results.page(), "run `python -m benchmarks.results`"
+    assert results.TARGET.read_text(encoding="utf-8") == results.page(), (
+        "run `python -m benchmarks.results`"
+    )
 
 
 def test_there_are_records() -> None:

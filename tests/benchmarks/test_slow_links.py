@@ -21,10 +21,15 @@ def test_means_inside_a_host_are_what_the_model_says_there() -> None:
     inside, across = (group(cluster.topology, (2, 2), axes) for axes in ((1,), (0,)))
     for one in rows[2:]:
         assert collective_time_s("all_gather", one.size_bytes, inside) == pytest.approx(one.mean_s)
-    assert collective_time_s("all_gather", 2**20, inside) == pytest.approx(3e-3)  # no less than of fewer bytes
-    assert collective_time_s("all_gather", 2**25, inside) == pytest.approx(13e-3 + 2**24 * 9e-3 / (2**24 - 2**22))
+    # no less than of fewer bytes
+    assert collective_time_s("all_gather", 2**20, inside) == pytest.approx(3e-3)
+    assert collective_time_s("all_gather", 2**25, inside) == pytest.approx(
+        13e-3 + 2**24 * 9e-3 / (2**24 - 2**22)
+    )
     was = group(before.topology, (2, 2), (0,))
-    assert collective_time_s("all_gather", 2**20, across) == collective_time_s("all_gather", 2**20, was)
+    assert collective_time_s("all_gather", 2**20, across) == collective_time_s(
+        "all_gather", 2**20, was
+    )
 
 
 def test_four_devices_on_two_hosts_share_one_machine() -> None:

@@ -124,7 +124,11 @@ def test_only_plans_count_for_the_agreement() -> None:
         row("by hand", 0.1, 1, None),
     ]
     found = agreement(rows)
-    assert (found.serial.plans, found.serial.kendall_tau, found.serial.regret) == (2, pytest.approx(1.0), 0.0)
+    assert (found.serial.plans, found.serial.kendall_tau, found.serial.regret) == (
+        2,
+        pytest.approx(1.0),
+        0.0,
+    )
     assert found.peaks.worst_under == pytest.approx(0.1)
 
 
@@ -158,7 +162,13 @@ def test_what_to_install_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_plan_is_compiled_for_chips_that_are_not_there() -> None:
     """Numbered along the torus; the gradients of a bucket are one all-reduce, which the compiler has joined itself."""
     chips = tpu_devices("v5e:4x4")
-    assert [tuple(chip.coords[:2]) for chip in chips[:5]] == [(0, 0), (1, 0), (2, 0), (3, 0), (0, 1)]
+    assert [tuple(chip.coords[:2]) for chip in chips[:5]] == [
+        (0, 0),
+        (1, 0),
+        (2, 0),
+        (3, 0),
+        (0, 1),
+    ]
 
     def step(params: Any, x: Any) -> Any:
         def loss(params: Any) -> Any:

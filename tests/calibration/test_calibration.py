@@ -79,7 +79,9 @@ def made() -> Calibration:
     return FAST(name="made-up")
 
 
-def test_what_xla_packs_and_joins_is_measured_on_processors_and_gradients_of_convolutions_everywhere() -> None:
+def test_what_xla_packs_and_joins_is_measured_on_processors_and_gradients_of_convolutions_everywhere() -> (
+    None
+):
     for platform, is_cpu in (("cpu", True), ("gpu", False)):
         found = FAST(devices=[MadeUpDevice(0, platform=platform)])
         kinds = {s.kind for s in found.samples}
@@ -90,13 +92,17 @@ def test_what_xla_packs_and_joins_is_measured_on_processors_and_gradients_of_con
 
 def test_on_processors_cases_go_through_several_arrays() -> None:
     """Small ones through more, and none through more than a step moves; on accelerators through one."""
-    cpu, accelerator = (cases_of(Extent(1024, 2.0**26, False, is_cpu), 1, 8) for is_cpu in (True, False))
+    cpu, accelerator = (
+        cases_of(Extent(1024, 2.0**26, False, is_cpu), 1, 8) for is_cpu in (True, False)
+    )
     assert {case.arrays for case in accelerator} == {1}
     moving = [case for case in cpu if case.what == "moving"]
     assert max(case.arrays for case in moving) == MOST_ARRAYS
     assert all(case.arrays == 1 or 8 * case.dims[0] * case.arrays <= STEP_BYTES for case in moving)
     collectives = [case for case in cpu if case.what == "collective" and case.dims == (256,)]
-    assert {(case.kind, case.arrays) for case in collectives} == {(kind, MOST_ARRAYS) for kind in COLLECTIVES}
+    assert {(case.kind, case.arrays) for case in collectives} == {
+        (kind, MOST_ARRAYS) for kind in COLLECTIVES
+    }
 
 
 def test_a_made_up_machine_is_found(made: Calibration) -> None:
@@ -107,7 +113,14 @@ def test_a_made_up_machine_is_found(made: Calibration) -> None:
     assert device.compiler == "xla_cpu"
     errors = [abs(residual.error) for residual in made.residuals]
     assert max(errors) < 0.05
-    assert {s.what for s in made.samples} == {"moving", "fresh", "picking", "product", "work", "collective"}
+    assert {s.what for s in made.samples} == {
+        "moving",
+        "fresh",
+        "picking",
+        "product",
+        "work",
+        "collective",
+    }
 
 
 def test_the_file_loads_and_says_the_same(made: Calibration, tmp_path: Path) -> None:
@@ -130,12 +143,20 @@ def test_plans_rest_on_the_file(made: Calibration, tmp_path: Path) -> None:
 
     shapes = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((512, 512), (4096, 512))]
     plan = autopar.plan(loss, *shapes, cluster=str(tmp_path / "made.toml"))
-    assert plan.step_time_s > 2 * 4096 * 512 * 512 / 1e11 / 8 + 4096 * 512 / 1e9 / 8  # products and tanh, no less
+    # products and tanh, no less
+    assert plan.step_time_s > 2 * 4096 * 512 * 512 / 1e11 / 8 + 4096 * 512 / 1e9 / 8
 
 
 def test_the_report_names_every_kind(made: Calibration) -> None:
     report = made.report()
-    for kind in ("dot_general float32", "exp float32", "gather float32", "all_to_all over 4", "axpy", "mean error"):
+    for kind in (
+        "dot_general float32",
+        "exp float32",
+        "gather float32",
+        "all_to_all over 4",
+        "axpy",
+        "mean error",
+    ):
         assert kind in report
     assert "Not measured" not in report
     drawn = made.plot()
@@ -192,7 +213,9 @@ def test_interrupted_it_keeps_what_it_has(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert {s.what for s in kept.samples} == {s.what for s in FAST().samples}  # a coarse round
 
 
-def test_ended_too_early_there_is_no_profile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_ended_too_early_there_is_no_profile(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     with pytest.raises(NothingMeasured, match=r"0 measured times \(out of time\)"):
         FAST(time_limit_s=0)
     result = run(monkeypatch, "--output", tmp_path / "mine.toml", clock=interrupting(1))
@@ -259,7 +282,9 @@ def test_collectives_that_stalled_are_measured_again_behind_all_others(ever: boo
     assert asked == [*SENDING, largest[0]]
     expected = [case for case in SENDING if not (ever and case == largest[0])]
     times = [made_up_clock(case) * (4.0 if case in largest else 1.0) for case in expected]
-    assert measured.samples == tuple(case.sample(time) for case, time in zip(expected, times, strict=True))
+    assert measured.samples == tuple(
+        case.sample(time) for case, time in zip(expected, times, strict=True)
+    )
     reason = "took more than 5 times as long a byte as a smaller one"
     assert measured.missing == (((largest[0], reason),) if ever else ())
 
@@ -328,7 +353,11 @@ def test_rounds_within_rounds_are_as_many(case: Case) -> None:
 
     devices = jax.devices()[:1]
     inner, plain = program_of(case, devices, 3), program_of(case, devices)
-    for a, b in zip(inner.run(np.int32(2), *inner.operands), plain.run(np.int32(6), *plain.operands), strict=True):
+    for a, b in zip(
+        inner.run(np.int32(2), *inner.operands),
+        plain.run(np.int32(6), *plain.operands),
+        strict=True,
+    ):
         np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-6)
     assert inner_rounds(case, "gpu") > inner_rounds(case, "cpu") == 1
 
@@ -359,7 +388,9 @@ def test_outside_of_loops_the_last_operands_are_the_results(case: Case) -> None:
     once, _ = straight_programs(case, jax.devices()[:1])
     twice, nothing = straight_programs(replace(case, arrays=2), jax.devices()[:1])
     given = [np.asarray(operand) for operand in twice.operands]
-    one, two = (list(map(np.asarray, program.run(1, *program.operands))) for program in (once, twice))
+    one, two = (
+        list(map(np.asarray, program.run(1, *program.operands))) for program in (once, twice)
+    )
     assert (once.inner, twice.inner, nothing.inner) == (1, 2, 2)
     for made, same in zip((*one, *one), two, strict=True):
         np.testing.assert_array_equal(made, same)
@@ -420,7 +451,10 @@ def compiled_texts(case: Case) -> list[str]:
     mesh, spec = make_mesh(case.mesh, names, jax.devices()), PartitionSpec(names)
     shapes, *bodies = between_kernels(case, names)
     sharding = NamedSharding(mesh, spec)
-    given = [jax.ShapeDtypeStruct((shape[0] * mesh.size,), dtype, sharding=sharding) for shape, dtype in shapes]
+    given = [
+        jax.ShapeDtypeStruct((shape[0] * mesh.size,), dtype, sharding=sharding)
+        for shape, dtype in shapes
+    ]
     specs = (spec,) * len(given)
     programs = (shard_map(body, mesh, specs, specs, check_vma=False) for body in bodies)
     donated = tuple(range(len(given)))
@@ -460,14 +494,25 @@ def test_programs_that_are_compared_take_turns(monkeypatch: pytest.MonkeyPatch) 
 
     module = sys.modules[JaxClock.__module__]
     monkeypatch.setattr(module, "perf_counter", lambda: now)
-    monkeypatch.setattr(module, "straight_programs", lambda *_: (takes("case", 4e-3), takes("beside", 3.8e-3)))
+    monkeypatch.setattr(
+        module, "straight_programs", lambda *_: (takes("case", 4e-3), takes("beside", 3.8e-3))
+    )
     longer_s = JaxClock(DEVICES, float, 0.01, 5)(Case("collective", "all_reduce", (64,)))
     assert calls[-10:] == ["case", "beside"] * 5
     assert 0.0 < longer_s < 2e-4
     calls.clear()
-    monkeypatch.setattr(module, "straight_programs", lambda *_: (takes("case", 3.0), takes("beside", 1.0)))
+    monkeypatch.setattr(
+        module, "straight_programs", lambda *_: (takes("case", 3.0), takes("beside", 1.0))
+    )
     longer_s = JaxClock(DEVICES, float, 0.01, 5)(Case("collective", "all_reduce", (64,)))
-    assert calls == ["case", "beside", "case", "case", "beside"]  # to warm up, to know how long, and once
+    # to warm up, to know how long, and once
+    assert calls == [
+        "case",
+        "beside",
+        "case",
+        "case",
+        "beside",
+    ]
     assert longer_s == pytest.approx((3 * 1.2 - 1.25) / 2)
 
 
@@ -503,7 +548,9 @@ print(json.dumps(times))
 
 @pytest.mark.slow
 def test_every_case_runs() -> None:
-    run = subprocess.run([sys.executable, "-c", REAL], capture_output=True, text=True, timeout=300, check=False)
+    run = subprocess.run(
+        [sys.executable, "-c", REAL], capture_output=True, text=True, timeout=300, check=False
+    )
     assert run.returncode == 0, run.stderr
     times = json.loads(run.stdout)
     assert len(times) == len(cases_of(SMALL, 1, 4))
@@ -513,11 +560,27 @@ def test_every_case_runs() -> None:
 @pytest.mark.slow
 def test_a_quick_calibration_for_real(tmp_path: Path) -> None:
     """On four virtual devices: a file that loads, whose model is near what was measured."""
-    command = [sys.executable, "-m", "autopar", "calibrate", "--quick", "--time-limit", "60", "--output", "real.toml"]
+    command = [
+        sys.executable,
+        "-m",
+        "autopar",
+        "calibrate",
+        "--quick",
+        "--time-limit",
+        "60",
+        "--output",
+        "real.toml",
+    ]
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "4"}
     environment["PYTHONPATH"] = str(Path(__file__).resolve().parents[2])
     run = subprocess.run(
-        command, capture_output=True, text=True, timeout=300, cwd=tmp_path, env=environment, check=False
+        command,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        cwd=tmp_path,
+        env=environment,
+        check=False,
     )
     assert run.returncode == 0, run.stderr
     cluster = load_cluster(tmp_path / "real.toml")

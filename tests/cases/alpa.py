@@ -65,11 +65,15 @@ def example_args(traced: Any) -> tuple[Any, ...]:
     return args
 
 
-def largest_difference(plan: Any, fn: Callable[..., Any], args: tuple[Any, ...], leaf: str = "") -> float:
+def largest_difference(
+    plan: Any, fn: Callable[..., Any], args: tuple[Any, ...], leaf: str = ""
+) -> float:
     """Between what the planned program computes and what `fn` does, over the results whose path holds `leaf`; each
     relative to its leaf's largest value."""
     ours = plan.compile(devices=jax.devices()[: plan.mesh.size])(*args)
-    found, wanted = (jax.tree_util.tree_leaves_with_path(tree) for tree in (ours, jax.jit(fn)(*args)))
+    found, wanted = (
+        jax.tree_util.tree_leaves_with_path(tree) for tree in (ours, jax.jit(fn)(*args))
+    )
     worst = 0.0
     for (path, ours_leaf), (_, theirs) in zip(found, wanted, strict=True):
         if leaf in jax.tree_util.keystr(path):

@@ -53,7 +53,12 @@ def expert_products(batch: int = 256, width: int = 16, experts: int = 4) -> mode
 
 
 def mixture_of_experts(
-    batch: int = 64, sequence: int = 16, width: int = 64, heads: int = 16, group: int = 32, experts: int = 16
+    batch: int = 64,
+    sequence: int = 16,
+    width: int = 64,
+    heads: int = 16,
+    group: int = 32,
+    experts: int = 16,
 ) -> models.Model:
     """Attention, then experts (each token goes to two of them), both with a residual and a norm; squared error."""
     draw = np.random.default_rng(0)
@@ -85,7 +90,9 @@ def _experts(p: Tree, x: jax.Array, group: int) -> jax.Array:
     combine = two_best(jax.nn.softmax(jnp.einsum("gsm,me->gse", tokens, p["gate"])))
     sent = jnp.einsum("gsec,gsm->egcm", (combine != 0).astype(x.dtype), tokens)
     hidden = jax.nn.relu(jnp.einsum("egcm,emh->egch", sent, p["wi"]))
-    return jnp.einsum("gsec,gecm->gsm", combine, jnp.einsum("egch,ehm->gecm", hidden, p["wo"])).reshape(x.shape)
+    return jnp.einsum(
+        "gsec,gecm->gsm", combine, jnp.einsum("egch,ehm->gecm", hidden, p["wo"])
+    ).reshape(x.shape)
 
 
 def two_best(gates: jax.Array) -> jax.Array:
@@ -106,7 +113,9 @@ def two_best(gates: jax.Array) -> jax.Array:
     total = jnp.where(total > 0, total, 1.0)
 
     def taken(choice: jax.Array, place: jax.Array, weight: jax.Array) -> jax.Array:
-        where = jax.nn.one_hot((place * choice).sum(-1).astype(jnp.int32), places, dtype=gates.dtype)
+        where = jax.nn.one_hot(
+            (place * choice).sum(-1).astype(jnp.int32), places, dtype=gates.dtype
+        )
         return jnp.einsum("gse,gsc->gsec", (weight / total)[..., None] * choice, where)
 
     return taken(first, place_1, weight_1) + taken(second, place_2, weight_2)

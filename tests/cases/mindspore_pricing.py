@@ -48,7 +48,9 @@ class MindSpore:
             return 0.0
         computation = sum(self._slice(t, p) for t, p in zip(op.ins, strategy.ins, strict=True))
         if any(p.unreduced for p in strategy.outs):
-            computation += sum(self._slice(t, p) for t, p in zip(op.outs, strategy.outs, strict=True))
+            computation += sum(
+                self._slice(t, p) for t, p in zip(op.outs, strategy.outs, strict=True)
+            )
         backward = sum(
             _counted(self._slice(t, p))
             for t, p in zip(op.ins, strategy.ins, strict=True)
@@ -78,7 +80,9 @@ class MindSpore:
 
     def keep(self, op: OpNode, strategies: tuple[Strategy, ...]) -> tuple[Strategy, ...]:
         """The strategies that use all devices, or the most; unreduced operands and exchanges are unknown here."""
-        known = [s for s in without_exchanges(op, strategies) if not any(p.unreduced for p in s.ins)]
+        known = [
+            s for s in without_exchanges(op, strategies) if not any(p.unreduced for p in s.ins)
+        ]
         if traits_of(op.kind).is_view:
             return tuple(known)
         most = max(s.split for s in known)
@@ -108,4 +112,8 @@ class MindSpore:
 def _counted(size_bytes: float) -> float:
     if size_bytes <= 0:
         return 0.0
-    return _C["constant_bytes"] if size_bytes <= _C["threshold_bytes"] else size_bytes + _C["bias_bytes"]
+    return (
+        _C["constant_bytes"]
+        if size_bytes <= _C["threshold_bytes"]
+        else size_bytes + _C["bias_bytes"]
+    )

@@ -71,7 +71,9 @@ def test_case_2_model_parallel(mesh: Mesh) -> None:
     assert largest_difference(found, step, args, "'m'") < 1e-5
 
 
-CASE_3 = 6 * (all_reduce(32 * 32 * 4 / 2, 2) + all_reduce(32 * 4, 2)) + 5 * all_reduce(256 * 32 * 4 / 2, 2, beta=0.1)
+CASE_3 = 6 * (all_reduce(32 * 32 * 4 / 2, 2) + all_reduce(32 * 4, 2)) + 5 * all_reduce(
+    256 * 32 * 4 / 2, 2, beta=0.1
+)
 
 
 class OneAxisPerFactor(Alpa):
@@ -110,7 +112,9 @@ def test_case_3_two_axes_as_alpa_splits() -> None:
     """In Alpa's space with all-reduces only: its 6, five of activations and one of gradients. Lower by 3 * 64, for it
     counts every bias whole, and those of the three layers that are split by columns are halves."""
     step, args = state_step(mlp(6, 32, 256), "adam")
-    found = plan(step, args, {"x": 2, "y": 2}, alpa_3(OneAxisPerFactor, ("all_reduce", "slice", "mask")))
+    found = plan(
+        step, args, {"x": 2, "y": 2}, alpa_3(OneAxisPerFactor, ("all_reduce", "slice", "mask"))
+    )
     assert_objective(found, CASE_3 - 3 * 64)
     assert_kinds(found, all_reduce=6)
     over = Counter(row.axes for row in found.collectives)
@@ -130,7 +134,10 @@ def test_case_13_bert(mesh: Mesh, rate: float) -> None:
     columns_or_rows = {"qkv": (1,), "out": (0,), "fc1": (1,), "fc2": (0,)}
     for layer in range(2):
         for name, dims in columns_or_rows.items():
-            assert split_dims(found.placements[f"state['params'][{layer}]['{name}']['kernel']"]) == dims
+            assert (
+                split_dims(found.placements[f"state['params'][{layer}]['{name}']['kernel']"])
+                == dims
+            )
     if rate == 0:  # with dropout too long to compile here
         assert largest_difference(found, step, args, "'m'") < 1e-4
 
@@ -143,7 +150,9 @@ def test_case_25_dropout() -> None:
     assert_kinds(found, all_reduce=1)
     ops = found.bound.traced.graph.ops
     bits = [
-        s for op, s in zip(ops, found.strategies, strict=True) if op.kind == "threefry2x32" and op.outs[0].ndim == 3
+        s
+        for op, s in zip(ops, found.strategies, strict=True)
+        if op.kind == "threefry2x32" and op.outs[0].ndim == 3
     ]
     assert bits
     assert all(strategy.split == 4 for strategy in bits)
@@ -160,7 +169,9 @@ def test_case_25_dropout() -> None:
     ],
     ids=["reshape", "argmax", "product", "add-donated"],
 )
-def test_case_27_needs_no_communication(fn: Any, shapes: list[tuple[int, ...]], donate: Any) -> None:
+def test_case_27_needs_no_communication(
+    fn: Any, shapes: list[tuple[int, ...]], donate: Any
+) -> None:
     draw = np.random.default_rng(0)
     args = tuple(draw.normal(size=shape).astype("float32") for shape in shapes)
     found = plan(fn, args, {"x": 4}, donate_argnums=donate)

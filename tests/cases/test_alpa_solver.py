@@ -81,7 +81,9 @@ def test_twelve_layers_on_3_by_4_leave_the_odd_axis_alone() -> None:
     not divide is not split: the three groups of devices compute the same, which costs nothing in Alpa's unit."""
     step, args = state_step(mlp(12, 128, 1024, bias=False), "sgd")
     found = plan(step, args, {"x": 3, "y": 4}, alpa_pricing((1.0, 1.0), (1.0, 0.01)))
-    assert found.objective_s == pytest.approx(12 * all_reduce(128 * 128 * 4, 4, beta=0.01), rel=1e-12)
+    assert found.objective_s == pytest.approx(
+        12 * all_reduce(128 * 128 * 4, 4, beta=0.01), rel=1e-12
+    )
     assert found.objective_s < 290_994.25
     assert found.gap == 0
     assert Counter((row.kind, row.axes) for row in found.collectives) == {("all_reduce", ("y",)): 1}
@@ -91,8 +93,14 @@ def test_twelve_layers_on_3_by_4_leave_the_odd_axis_alone() -> None:
 def test_product_of_transposes(mesh: Mesh) -> None:
     """Without all-gathers Alpa's one all-reduce; with them half of that: split a dim of the result and gather it."""
     args = shapes((2048, 128), (128, 2048))
-    assert_one(to_replicated(lambda x, y: x.T @ y.T, args, mesh, NO_ALL_GATHER), "all_reduce", all_reduce(65536))
-    assert_one(to_replicated(lambda x, y: x.T @ y.T, args, mesh, ALL), "all_gather", all_gather(65536))
+    assert_one(
+        to_replicated(lambda x, y: x.T @ y.T, args, mesh, NO_ALL_GATHER),
+        "all_reduce",
+        all_reduce(65536),
+    )
+    assert_one(
+        to_replicated(lambda x, y: x.T @ y.T, args, mesh, ALL), "all_gather", all_gather(65536)
+    )
 
 
 def test_two_products_are_added_before_they_are_reduced() -> None:

@@ -52,7 +52,9 @@ def at(path: str, placement: Placement) -> Constraint:
     return Pin(Named(path), Layout(placement.dims))
 
 
-def pinned(fn: Any, args: tuple[Any, ...], mesh: Mesh, pins: tuple[Constraint, ...], carry: Any = None) -> Planned:
+def pinned(
+    fn: Any, args: tuple[Any, ...], mesh: Mesh, pins: tuple[Constraint, ...], carry: Any = None
+) -> Planned:
     """The plan of `fn` under Alpa's pricing whose inputs and outputs are placed as `pins` says."""
     graph = trace(fn, args, carry=carry).graph
     ones = (1.0,) * len(mesh)
@@ -119,7 +121,9 @@ def test_case_6_optimizer_state_split() -> None:
     pins += [at(t.name, Placement(((),) * t.ndim)) for t in inputs if "['params']" in t.name]
     found = plan(step, args, {"x": 4}, constraints=pins)
     assert len(moments) == 24
-    assert_objective(found, 6 * sum(reduce_scatter(size) + all_gather(size) for size in (32 * 32 * 4, 32 * 4)))
+    assert_objective(
+        found, 6 * sum(reduce_scatter(size) + all_gather(size) for size in (32 * 32 * 4, 32 * 4))
+    )
     assert_kinds(found, reduce_scatter=1, all_gather=1)
     assert [len(move.ins) for move in found.program().collectives] == [12, 12]
     assert all(map(is_replicated, parameters(found).values()))
@@ -140,7 +144,9 @@ def test_case_28_gradient_accumulation() -> None:
 
     def accumulated(state: Any, *batch: Any) -> Any:
         def add(total: Any, part: Any) -> tuple[Any, None]:
-            return jax.tree.map(jnp.add, total, jax.grad(model.loss)(state["params"], None, *part)), None
+            return jax.tree.map(
+                jnp.add, total, jax.grad(model.loss)(state["params"], None, *part)
+            ), None
 
         parts = tuple(array.reshape(2, -1, *array.shape[1:]) for array in batch)
         total, _ = jax.lax.scan(add, jax.tree.map(jnp.zeros_like, state["params"]), parts)
@@ -153,7 +159,9 @@ def test_case_28_gradient_accumulation() -> None:
     assert largest_difference(found, whole, (state, *model.batch)) < 5e-4
 
 
-DATA, MODEL, BOTH, NONE = (Placement(dims) for dims in ((("d",), ()), ((), ("m",)), (("d",), ("m",)), ((), ())))
+DATA, MODEL, BOTH, NONE = (
+    Placement(dims) for dims in ((("d",), ()), ((), ("m",)), (("d",), ("m",)), ((), ()))
+)
 
 
 @pytest.mark.parametrize(
@@ -165,7 +173,9 @@ DATA, MODEL, BOTH, NONE = (Placement(dims) for dims in ((("d",), ()), ((), ("m",
     ],
     ids=str,
 )
-def test_case_29_pinned_inputs(pins: tuple[Placement, ...], expected: list[tuple[int, ...]]) -> None:
+def test_case_29_pinned_inputs(
+    pins: tuple[Placement, ...], expected: list[tuple[int, ...]]
+) -> None:
     args = (np.ones((6, 4), "float32"),) * 2
     found = pinned(lambda a, b: a + b, args, {"d": 2, "m": 2}, tuple(map(at, ("a", "b"), pins)))
     assert local_shapes(found, found.program.inputs) == expected
@@ -173,7 +183,9 @@ def test_case_29_pinned_inputs(pins: tuple[Placement, ...], expected: list[tuple
 
 def test_case_29_pinned_outputs() -> None:
     args = (np.ones((6, 4), "float32"),)
-    pins = tuple(at(f"output[{n}]", placement) for n, placement in enumerate((DATA, NONE, MODEL, BOTH)))
+    pins = tuple(
+        at(f"output[{n}]", placement) for n, placement in enumerate((DATA, NONE, MODEL, BOTH))
+    )
     found = pinned(lambda a: (a**2, a + 1, a * 2, a / 2), args, {"d": 2, "m": 2}, pins)
     assert local_shapes(found, found.program.outputs) == [(3, 4), (6, 4), (6, 2), (3, 2)]
 

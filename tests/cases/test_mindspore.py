@@ -71,7 +71,12 @@ CASES = {
         transposed_twice,
         ((128, 32), (32, 64), (64, 64)),
         16,
-        [("dot_general", ROWS), ("dot_general", ROWS), ("transpose", ((16, 1),)), ("transpose", ((1, 16),))],
+        [
+            ("dot_general", ROWS),
+            ("dot_general", ROWS),
+            ("transpose", ((16, 1),)),
+            ("transpose", ((1, 16),)),
+        ],
         31_741,
     ),
 }
@@ -87,13 +92,17 @@ def plan(case: Case, devices: int, pricing: MakePricing = MindSpore) -> Any:
     """The plan on a mesh of axes of size 2, so that every cut into a power of two exists."""
     mesh = {f"x{n}": 2 for n in range(devices.bit_length() - 1)} or {"x0": 1}
     args = [jax.ShapeDtypeStruct(shape, "float32") for shape in case.shapes]
-    return autopar.plan(case.fn, *args, cluster=f"cpu{devices}", mesh=mesh, carry=None, pricing=pricing)
+    return autopar.plan(
+        case.fn, *args, cluster=f"cpu{devices}", mesh=mesh, carry=None, pricing=pricing
+    )
 
 
 def chosen(plan: Any) -> list[tuple[int, str, Cuts]]:
     """The operators that compute, with their cuts; a broadcast is part of the operator that reads it."""
     pairs = zip(plan.bound.traced.graph.ops, plan.strategies, strict=True)
-    return [(op.id, op.kind, cuts(s, plan.mesh)) for op, s in pairs if op.kind != "broadcast_in_dim"]
+    return [
+        (op.id, op.kind, cuts(s, plan.mesh)) for op, s in pairs if op.kind != "broadcast_in_dim"
+    ]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -115,7 +124,9 @@ class Without(MindSpore):
 
     def keep(self, op: OpNode, strategies: tuple[Strategy, ...]) -> tuple[Strategy, ...]:
         kept = super().keep(op, strategies)
-        return tuple(s for s in kept if cuts(s, self.mesh) != self.cuts) if op.id == self.op else kept
+        return (
+            tuple(s for s in kept if cuts(s, self.mesh) != self.cuts) if op.id == self.op else kept
+        )
 
 
 @pytest.mark.parametrize("name", ["A1", "A2", "A4"])
@@ -123,7 +134,11 @@ def test_the_plan_is_the_only_optimum(name: str) -> None:
     """A plan with other cuts has them in at least one operator: kept from its cuts there, all plans are dearer."""
     case = CASES[name]
     for op, _, parts in chosen(plan(case, case.devices)):
-        other = plan(case, case.devices, lambda graph, mesh, op=op, parts=parts: Without(graph, mesh, op, parts))
+        other = plan(
+            case,
+            case.devices,
+            lambda graph, mesh, op=op, parts=parts: Without(graph, mesh, op, parts),
+        )
         assert other.lower_bound_s > case.cost
 
 
@@ -136,7 +151,16 @@ def test_rows_are_cut_where_products_and_additions_take_turns(mesh: dict[str, in
 
     rows, square = (jax.ShapeDtypeStruct(shape, "float32") for shape in ((640, 1280), (1280, 1280)))
     found = autopar.plan(
-        fn, rows, square, rows, square, rows, cluster="8x8xh100", mesh=mesh, carry=None, pricing=MindSpore
+        fn,
+        rows,
+        square,
+        rows,
+        square,
+        rows,
+        cluster="8x8xh100",
+        mesh=mesh,
+        carry=None,
+        pricing=MindSpore,
     )
     assert found.gap == 0
     assert [parts for _, kind, parts in chosen(found) if kind == "add"] == [((64, 1), (64, 1))]
@@ -175,7 +199,9 @@ def l2_cuts(sizes: dict[str, int]) -> dict[Cuts, Strategy]:
     """The strategies of L2Normalize on [32, 64, 96] along dim 1, by their cuts."""
     mesh = DeviceMesh.of(sizes)
     with KEEP(True):
-        (op,) = trace(lambda x: l2_normalize(x, axis=1), (jax.ShapeDtypeStruct((32, 64, 96), "float32"),)).graph.ops
+        (op,) = trace(
+            lambda x: l2_normalize(x, axis=1), (jax.ShapeDtypeStruct((32, 64, 96), "float32"),)
+        ).graph.ops
     assert op.kind == "l2_normalize"
     return {cuts(strategy, mesh): strategy for strategy in enumerate_strategies(rule_of(op), mesh)}
 

@@ -36,14 +36,22 @@ class Node:
 
 
 def by_time(
-    nodes: Sequence[Node], *, tail_time: float, inherent_time: float, bandwidth: float, computation_time: float
+    nodes: Sequence[Node],
+    *,
+    tail_time: float,
+    inherent_time: float,
+    bandwidth: float,
+    computation_time: float,
 ) -> list[int]:
     """MindSpore's algorithm 2: the bucket of each node.
 
     From the end of the backward pass on, whole levels of equal work at a time. The first bucket is full when its size
     reaches what can be reduced in the tail, the next ones when it reaches what can be during the work before.
     """
-    levels = [list(level) for _, level in groupby(sorted(nodes, key=lambda n: -n.work), key=lambda n: n.work)]
+    levels = [
+        list(level)
+        for _, level in groupby(sorted(nodes, key=lambda n: -n.work), key=lambda n: n.work)
+    ]
     capacity, bucket, size, begin = (tail_time - inherent_time) / bandwidth, 1, 0, levels[0][0].work
     found: dict[float, int] = {}
     for level in levels:
@@ -102,13 +110,20 @@ def test_a21_by_size_all_gradients_are_in_one_bucket(layers: int) -> None:
 def test_one_bucket_costs_less_than_mindspores_three() -> None:
     (ours,) = [row for row in plan(8).collectives if row.size_bytes > 4]
     members = group(load_cluster(CLUSTER).topology, (4,), (0,))
-    theirs = [collective_time_s("all_reduce", n * WIDTH * WIDTH * 4, members) for n in Counter(a19()).values()]
+    theirs = [
+        collective_time_s("all_reduce", n * WIDTH * WIDTH * 4, members)
+        for n in Counter(a19()).values()
+    ]
     assert len(theirs) == 3
     assert ours.time_s < sum(theirs)
 
 
-@pytest.mark.parametrize(("dtype", "itemsize", "expected"), [("float32", 4, [2, 2, 1]), ("bfloat16", 2, [4, 1])])
-def test_a_bucket_counts_the_bytes_of_all_that_is_in_it(dtype: str, itemsize: int, expected: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "itemsize", "expected"), [("float32", 4, [2, 2, 1]), ("bfloat16", 2, [4, 1])]
+)
+def test_a_bucket_counts_the_bytes_of_all_that_is_in_it(
+    dtype: str, itemsize: int, expected: list[int]
+) -> None:
     """MindSpore's later fusion by size takes every element for 4 bytes and leaves out what opens a bucket."""
     build = Builder()
     build.input()

@@ -39,12 +39,16 @@ REDISTRIBUTING = [kind for kind in KINDS if kind not in ("permute", "mask", "sli
 
 def graph_of(fn: Any, *shapes: tuple[int, ...], **options: Any) -> OpGraph:
     options = {"carry": None} | options
-    return trace(fn, tuple(jax.ShapeDtypeStruct(shape, "float32") for shape in shapes), **options).graph
+    return trace(
+        fn, tuple(jax.ShapeDtypeStruct(shape, "float32") for shape in shapes), **options
+    ).graph
 
 
 def strategy(op: OpNode, *ins: str) -> Strategy:
     """The strategy of `op` whose operands are split so: "x-" is the first of two dims over x."""
-    wanted = tuple(Placement(tuple(() if axis == "-" else (axis,) for axis in dims)) for dims in ins)
+    wanted = tuple(
+        Placement(tuple(() if axis == "-" else (axis,) for axis in dims)) for dims in ins
+    )
     (found,) = [s for s in enumerate_strategies(rule_of(op), MESH) if s.ins == wanted]
     return found
 
@@ -94,9 +98,14 @@ def test_alpa_keeps_products_split_and_lists_most_split_first() -> None:
 
 
 @given(
-    kind=st.sampled_from(REDISTRIBUTING), axes=st.permutations("xy"), few=st.integers(1, 3), size=st.integers(0, 2**30)
+    kind=st.sampled_from(REDISTRIBUTING),
+    axes=st.permutations("xy"),
+    few=st.integers(1, 3),
+    size=st.integers(0, 2**30),
 )
-def test_alpa_is_finite_and_grows_with_bytes(kind: StepKind, axes: list[str], few: int, size: int) -> None:
+def test_alpa_is_finite_and_grows_with_bytes(
+    kind: StepKind, axes: list[str], few: int, size: int
+) -> None:
     price = ALPA.step_cost(kind, tuple(axes[:few]), size)
     assert 0 < price < inf
     assert ALPA.step_cost(kind, tuple(axes[:few]), size + 8) > price
@@ -116,7 +125,9 @@ def test_mindspore_product() -> None:
     price = mindspore(graph).op_cost
     assert price(op, strategy(op, "x-", "-y")) == 4 * (64 * 32 / 4 + 32 * 128 / 2)
     assert price(op, strategy(op, "xy", "y-")) == 4 * (64 * 32 / 8 + 32 * 128 / 2 + 64 * 128 / 4)
-    (rows,) = [s for s in enumerate_strategies(rule_of(op), MESH) if s.ins[0].dims == (("x", "y"), ())]
+    (rows,) = [
+        s for s in enumerate_strategies(rule_of(op), MESH) if s.ins[0].dims == (("x", "y"), ())
+    ]
     assert price(op, rows) == 4 * (64 * 32 / 8 + 32 * 128) - 1
 
 
@@ -141,7 +152,11 @@ def test_mindspore_reduces_the_gradient_of_a_parameter() -> None:
 @pytest.mark.parametrize(
     ("kind", "size", "expected"),
     [
-        ("all_gather", 16384, 400 * (0.5 * 16384 + 1024 + 3072)),  # backward: 0.5 * 4096 = 2048 bytes, which is few
+        (
+            "all_gather",
+            16384,
+            400 * (0.5 * 16384 + 1024 + 3072),
+        ),  # backward: 0.5 * 4096 = 2048 bytes, which is few
         ("all_gather", 65536, 400 * (0.5 * 65536 + 1024 + 0.5 * 16384 + 1024)),
         ("all_to_all", 4096, 400 * 2 * (2 * 4096 + 1024)),
         ("all_to_all", 1024, 400 * 2 * 3072),
@@ -153,7 +168,9 @@ def test_mindspore_reduces_the_gradient_of_a_parameter() -> None:
     ],
 )
 def test_mindspore_steps(kind: StepKind, size: int, expected: float) -> None:
-    assert mindspore(graph_of(lambda x: x + 1.0, (8,))).step_cost(kind, ("x",), size) == pytest.approx(expected)
+    assert mindspore(graph_of(lambda x: x + 1.0, (8,))).step_cost(
+        kind, ("x",), size
+    ) == pytest.approx(expected)
 
 
 def test_mindspore_uses_all_devices_and_knows_no_unreduced_operands() -> None:
@@ -170,13 +187,21 @@ def test_costs_of_equal_operators_are_shared_only_in_equal_contexts() -> None:
     def step(state: Any, x: Any, fixed: Any) -> Any:
         return {"w": state["w"] + 1.0}, x @ fixed, x @ state["w"]
 
-    x, square = jax.ShapeDtypeStruct((8, 7), "float32"), jax.ShapeDtypeStruct((7, 7), "float32")  # 7 is never cut
+    # 7 is never cut
+    x, square = (
+        jax.ShapeDtypeStruct((8, 7), "float32"),
+        jax.ShapeDtypeStruct((7, 7), "float32"),
+    )
     args = ({"w": square}, x, square)
-    plan = autopar.plan(step, *args, cluster="cpu2", mesh={"x": 2}, carry=[(0, 0)], pricing=MindSpore)
+    plan = autopar.plan(
+        step, *args, cluster="cpu2", mesh={"x": 2}, carry=[(0, 0)], pricing=MindSpore
+    )
     graph = plan.bound.traced.graph
     assert len(graph.carry) == 1
     pricing = MindSpore(graph, plan.mesh)
-    recomputed = sum(pricing.op_cost(op, s) for op, s in zip(graph.ops, plan.strategies, strict=True))
+    recomputed = sum(
+        pricing.op_cost(op, s) for op, s in zip(graph.ops, plan.strategies, strict=True)
+    )
     first, second = (op for op in graph.ops if op.kind == "dot_general")
     assert first.signature == second.signature
     assert pricing.context(first) != pricing.context(second)

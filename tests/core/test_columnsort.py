@@ -32,7 +32,8 @@ def is_sorted(shape: DealtColumn, parts: int, seed: int) -> bool:
 @pytest.mark.parametrize("parts", [2, 3, 4, 8])
 @pytest.mark.parametrize("extra", [0, 1])
 def test_zeros_and_ones_are_sorted_where_columns_are_long_enough(parts: int, extra: int) -> None:
-    rows = parts * (-(-2 * (parts - 1) ** 2 // parts) - 1) + 1 + extra  # the least that is filled up to enough
+    # the least that is filled up to enough
+    rows = parts * (-(-2 * (parts - 1) ** 2 // parts) - 1) + 1 + extra
     shape = columns(rows * parts, parts)
     assert shape is not None
     assert all(is_sorted(shape, parts, seed) for seed in range(200))

@@ -46,14 +46,22 @@ def test_phases_share_a_copy_each_that_is_dropped_between_them() -> None:
     phases: list[Phase] = ["forward", "forward", "backward", "backward", "update"]
     graph = OpGraph(tuple(op(n, [w], t[n], phase) for n, phase in enumerate(phases)), (w,), (t[4],))
     flow = dataflow(graph)
-    assert [(c.source, c.start, c.stop, c.stored) for c in flow.copies] == [(None, 0, 2, False), (None, 2, 4, False)]
+    assert [(c.source, c.start, c.stop, c.stored) for c in flow.copies] == [
+        (None, 0, 2, False),
+        (None, 2, 4, False),
+    ]
     assert [flow.source[Use(n, 0, n)] for n in range(5)] == [0, 0, 1, 1, None]
     assert flow.children == {0: (), 1: ()}
 
 
 def test_a_copy_in_a_later_phase_is_made_from_the_stored_one() -> None:
     a, b, *t = (tensor(n) for n in range(6))
-    ops = (op(0, [a], b), op(1, [b], t[0]), op(2, [b], t[1], "backward"), op(3, [b], t[2], "backward"))
+    ops = (
+        op(0, [a], b),
+        op(1, [b], t[0]),
+        op(2, [b], t[1], "backward"),
+        op(3, [b], t[2], "backward"),
+    )
     flow = dataflow(OpGraph(ops, (a,), (t[2],)))
     assert [(c.source, c.stored) for c in flow.copies] == [(None, True), (0, False)]
     assert flow.children[0] == (flow.copies[1],)
@@ -69,7 +77,9 @@ def test_what_a_loop_slices_has_a_copy_from_its_beginning_to_its_end() -> None:
         return jax.lax.scan(layer, x, ws)[0], ws.sum(0)
 
     def gradient(ws: Any, x: Any) -> Any:
-        return jax.grad(lambda ws: (jax.lax.scan(lambda h, w: (jnp.tanh(h @ w), None), x, ws)[0] ** 2).sum())(ws)
+        return jax.grad(
+            lambda ws: (jax.lax.scan(lambda h, w: (jnp.tanh(h @ w), None), x, ws)[0] ** 2).sum()
+        )(ws)
 
     args = np.ones((3, 4, 4), np.float32), np.ones((2, 4), np.float32)
     graph = trace(gradient, args).graph
@@ -92,7 +102,9 @@ def test_what_a_loop_slices_has_a_copy_from_its_beginning_to_its_end() -> None:
 
 def test_scalars_inputs_and_literals_need_no_copies() -> None:
     s, two = tensor(0, ()), TensorInfo(1, (), "float32", 4, literal=2.0)
-    graph = OpGraph((op(0, [s, two], tensor(2, ())), op(1, [s, two], tensor(3, ()))), (s,), (s, two))
+    graph = OpGraph(
+        (op(0, [s, two], tensor(2, ())), op(1, [s, two], tensor(3, ()))), (s,), (s, two)
+    )
     flow = dataflow(graph)
     assert flow.copies == ()
     assert two.id not in flow.uses
@@ -124,7 +136,9 @@ def test_every_use_reads_a_copy_that_is_alive(graph: OpGraph) -> None:
         assert [use.time for use in uses] == sorted(use.time for use in uses)
     produced = {t.id: o.id + 1 for o in graph.ops for t in o.outs}
     for use, source in flow.source.items():
-        tensor_read = graph.outputs[use.position] if use.op is None else graph.ops[use.op].ins[use.position]
+        tensor_read = (
+            graph.outputs[use.position] if use.op is None else graph.ops[use.op].ins[use.position]
+        )
         uses = flow.uses[tensor_read.id]
         assert use in uses
         if source is None:

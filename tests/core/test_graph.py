@@ -19,7 +19,12 @@ A, B, C, D = (tensor(n) for n in range(4))
 TWO = TensorInfo(9, (), "float32", 4, literal=2.0)
 
 
-def op(number: int, ins: tuple[TensorInfo, ...], outs: tuple[TensorInfo, ...], region: int | None = None) -> OpNode:
+def op(
+    number: int,
+    ins: tuple[TensorInfo, ...],
+    outs: tuple[TensorInfo, ...],
+    region: int | None = None,
+) -> OpNode:
     return OpNode(number, "add", ins, outs, region=region)
 
 
@@ -82,7 +87,10 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
         r"operator 0 \(carry_in\) has no carry_out",
     ),
     (
-        {"ops": (carry(0, "in", A, B), op(1, (B,), (C,), 1), carry(2, "out", C, D, 1)), "regions": SCAN},
+        {
+            "ops": (carry(0, "in", A, B), op(1, (B,), (C,), 1), carry(2, "out", C, D, 1)),
+            "regions": SCAN,
+        },
         r"operator 0 \(carry_in\) has no carry_out",
     ),
     (
@@ -117,16 +125,33 @@ def test_a_rematerialised_block_hides_nothing() -> None:
 
 
 def test_alike_are_those_of_one_signature() -> None:
-    kinds = [TensorInfo(20, (4,), "float32", 4), TensorInfo(21, (4,), "int32", 4), TensorInfo(22, (), "float32", 4)]
+    kinds = [
+        TensorInfo(20, (4,), "float32", 4),
+        TensorInfo(21, (4,), "int32", 4),
+        TensorInfo(22, (), "float32", 4),
+    ]
     twice = TensorInfo(23, (4,), "float32", 4, multiple_of=20)
-    literals = [TensorInfo(30 + n, (), "float32", 4, literal=value) for n, value in enumerate((0.0, 2.0, 3.0))]
+    literals = [
+        TensorInfo(30 + n, (), "float32", 4, literal=value)
+        for n, value in enumerate((0.0, 2.0, 3.0))
+    ]
     operands = (*kinds, twice, *literals)
-    params: tuple[dict[str, Any], ...] = ({}, {"axis": 1}, {"axis": True}, {"b": 0, "axis": 1}, {"axis": 1, "b": 0})
+    params: tuple[dict[str, Any], ...] = (
+        {},
+        {"axis": 1},
+        {"axis": True},
+        {"b": 0, "axis": 1},
+        {"axis": 1, "b": 0},
+    )
     drawn = [
         (kind, ins, params[n % len(params)])
         for kind in ("add", "mul")
         for n, ins in enumerate(
-            [*product(operands, repeat=2), *product(operands, repeat=2), *product(operands, repeat=3)]
+            [
+                *product(operands, repeat=2),
+                *product(operands, repeat=2),
+                *product(operands, repeat=3),
+            ]
         )
     ]
     ops = tuple(
@@ -147,4 +172,7 @@ def test_a_signature_knows_repeats_and_zeros_but_not_numbers() -> None:
     assert same.signature != apart.signature
     assert apart.signature == op(5, (C, D), (B,)).signature
     assert op(0, (A, TWO), (C,)).signature != op(0, (A, zero), (C,)).signature
-    assert op(0, (A, TWO), (C,)).signature == op(0, (A, TensorInfo(7, (), "float32", 4, literal=3.0)), (C,)).signature
+    assert (
+        op(0, (A, TWO), (C,)).signature
+        == op(0, (A, TensorInfo(7, (), "float32", 4, literal=3.0)), (C,)).signature
+    )

@@ -25,7 +25,9 @@ def test_a_mesh_knows_its_sizes_and_order() -> None:
     assert DeviceMesh.of({"x": np.int64(2)}).axes == (("x", 2),)
 
 
-@pytest.mark.parametrize("axes", [{}, {"": 2}, {"x": 0}, {"x": -1}, {"x": 2.0}, {"x": "2"}, {"x": None}, {"x": True}])
+@pytest.mark.parametrize(
+    "axes", [{}, {"": 2}, {"x": 0}, {"x": -1}, {"x": 2.0}, {"x": "2"}, {"x": None}, {"x": True}]
+)
 def test_a_malformed_mesh_is_refused(axes: Any) -> None:
     with pytest.raises(InvalidMesh):
         DeviceMesh.of(axes)
@@ -54,14 +56,18 @@ def test_swapping_two_dims_makes_another_placement() -> None:
 
 @given(
     dims=st.permutations(["x", "y", "z"]).flatmap(
-        lambda axes: st.lists(st.integers(0, 3), min_size=3, max_size=3).map(lambda roles: (axes, roles))
+        lambda axes: st.lists(st.integers(0, 3), min_size=3, max_size=3).map(
+            lambda roles: (axes, roles)
+        )
     ),
     parts=st.tuples(st.integers(1, 5), st.integers(1, 5)),
 )
 def test_shards_tile_the_tensor(dims: Any, parts: tuple[int, int]) -> None:
     """Roles 0 and 1 split that dim, 2 leaves unreduced, 3 replicates."""
     axes, roles = dims
-    split = tuple(tuple(a for a, role in zip(axes, roles, strict=True) if role == d) for d in (0, 1))
+    split = tuple(
+        tuple(a for a, role in zip(axes, roles, strict=True) if role == d) for d in (0, 1)
+    )
     unreduced = tuple(a for a, role in zip(axes, roles, strict=True) if role == 2)
     placement = Placement(split, unreduced)
     shape = tuple(n * MESH.product(s) for n, s in zip(parts, split, strict=True))

@@ -12,7 +12,9 @@ NO_BATCH = ((), ())
 
 def product(left: int, right: int, numbers: Numbers) -> OpNode:
     """A product of operands with so many dims, all of size 2."""
-    tensors = tuple(TensorInfo(n, (2,) * ndim, "float32", 4) for n, ndim in enumerate((left, right, 1)))
+    tensors = tuple(
+        TensorInfo(n, (2,) * ndim, "float32", 4) for n, ndim in enumerate((left, right, 1))
+    )
     return OpNode(0, "dot_general", tensors[:2], tensors[2:], params={"dimension_numbers": numbers})
 
 

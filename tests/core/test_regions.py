@@ -49,7 +49,9 @@ def all_regions(tree: RegionTree) -> list[int | None]:
 
 
 @given(tree=trees(), data=st.data())
-def test_a_value_is_redistributed_as_near_to_its_reader_as_it_may(tree: RegionTree, data: st.DataObject) -> None:
+def test_a_value_is_redistributed_as_near_to_its_reader_as_it_may(
+    tree: RegionTree, data: st.DataObject
+) -> None:
     """Not in a loop that it was made outside of, and not in a control region but the one it entered."""
     reader = data.draw(st.sampled_from(all_regions(tree)))
     source = data.draw(st.sampled_from(around(tree, reader)))
@@ -60,7 +62,9 @@ def test_a_value_is_redistributed_as_near_to_its_reader_as_it_may(tree: RegionTr
         free = place == source or place is None or tree[place].kind not in CONTROL
         return free and all(loop in around(tree, source) for loop in loops)
 
-    assert tree.site(source, reader) == next(place for place in around(tree, reader) if allowed(place))
+    assert tree.site(source, reader) == next(
+        place for place in around(tree, reader) if allowed(place)
+    )
 
 
 @given(tree=trees(), data=st.data())

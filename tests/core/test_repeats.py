@@ -21,21 +21,31 @@ LETTERS = st.integers(0, 3)
 @given(st.lists(LETTERS, max_size=60))
 def test_what_repeats_looks_the_same_and_is_the_first_of_its_kind(letters: list[int]) -> None:
     first = repeats(np.array(letters, dtype=np.intp)).tolist()
-    assert all(letters[n] == letters[of] and of <= n and first[of] == of for n, of in enumerate(first))
+    assert all(
+        letters[n] == letters[of] and of <= n and first[of] == of for n, of in enumerate(first)
+    )
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.integers(0, 5), st.integers(2, 12), st.integers(2, 9), st.integers(0, 5))
-def test_every_copy_of_a_body_repeats_the_first(before: int, body: int, copies: int, after: int) -> None:
+def test_every_copy_of_a_body_repeats_the_first(
+    before: int, body: int, copies: int, after: int
+) -> None:
     text = [*range(100, 100 + before), *list(range(body)) * copies, *range(200, 200 + after)]
-    assert runs_of(np.array(text, dtype=np.intp)) == [RepeatRun(before, before + body * copies, body)]
+    assert runs_of(np.array(text, dtype=np.intp)) == [
+        RepeatRun(before, before + body * copies, body)
+    ]
     first = repeats(np.array(text, dtype=np.intp)).tolist()
     assert first[before : before + body * copies] == list(range(before, before + body)) * copies
 
 
 def test_stretches_do_not_overlap_and_the_one_that_saves_the_most_is_taken() -> None:
     text = [7, 7, 7, *[1, 2, 3, 3] * 6, 9, *[4, 5] * 3]
-    assert runs_of(np.array(text, dtype=np.intp)) == [RepeatRun(0, 3, 1), RepeatRun(3, 27, 4), RepeatRun(28, 34, 2)]
+    assert runs_of(np.array(text, dtype=np.intp)) == [
+        RepeatRun(0, 3, 1),
+        RepeatRun(3, 27, 4),
+        RepeatRun(28, 34, 2),
+    ]
 
 
 @pytest.mark.parametrize("layers", [4, 9])
@@ -46,7 +56,9 @@ def test_a_training_step_has_the_operators_of_one_layer(layers: int) -> None:
         return (x**2).mean()
 
     def step(params: Any, x: Any) -> Any:
-        return untyped_jax.tree.map(lambda p, g: p - 0.1 * g, params, untyped_jax.grad(loss)(params, x))
+        return untyped_jax.tree.map(
+            lambda p, g: p - 0.1 * g, params, untyped_jax.grad(loss)(params, x)
+        )
 
     layer = {"up": np.zeros((8, 16), np.float32), "down": np.zeros((16, 8), np.float32)}
     graph = trace(step, ([layer] * layers, np.zeros((4, 8), np.float32))).graph

@@ -83,12 +83,18 @@ def looping(x: Any, w: Any, parts: Any) -> Any:
 
 def convolved(w: Any, x: Any) -> Any:
     """Split along its window dims, halos are sent; a convolution has workspace."""
-    y = jax.lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+    y = jax.lax.conv_general_dilated(
+        x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
     return jnp.cumsum(jax.nn.relu(y), axis=1).sum(0), w * 2
 
 
 CONVOLVED = (np.ones((3, 3, 4, 8)), np.ones((8, 16, 16, 4)))
-STRAIGHT = [(train, ARGS, ()), (train, ARGS, (0,)), (shared, (np.ones((8, 8)), np.ones((8, 8))), (1,))]
+STRAIGHT = [
+    (train, ARGS, ()),
+    (train, ARGS, (0,)),
+    (shared, (np.ones((8, 8)), np.ones((8, 8))), (1,)),
+]
 CASES = [
     *STRAIGHT,
     (looping, (np.ones((8, 8)), np.ones((8, 8)), np.ones((4, 8, 8))), (0, 2)),
@@ -102,20 +108,29 @@ def traced(case: Any) -> tuple[OpGraph, Dataflow]:
     return graph, dataflow(graph)
 
 
-def price_of(graph: OpGraph, flow: Dataflow, stage: Stage, pricing: Pricing, router: Router) -> float:
+def price_of(
+    graph: OpGraph, flow: Dataflow, stage: Stage, pricing: Pricing, router: Router
+) -> float:
     """Operators, then for every copy and every use the way from what it is made from; each as often as it runs.
 
     What is local costs nothing where everyone who reads it computes element by element, in the region where it is done.
     """
     tree = graph.tree
 
-    def way(tensor: Any, before: Any, after: Any, made_in: int | None, region: int | None, uses: Any) -> float:
+    def way(
+        tensor: Any, before: Any, after: Any, made_in: int | None, region: int | None, uses: Any
+    ) -> float:
         site = tree.site(made_in, region)
         times = tree.weight(site)
-        loops = [use.op is not None and use.region == site and is_fusible(graph.ops[use.op]) for use in uses]
+        loops = [
+            use.op is not None and use.region == site and is_fusible(graph.ops[use.op])
+            for use in uses
+        ]
         routes = router.fused if all(loops) else router
         routes = router.shared if times == 1 and tensor.id in waiting(graph) else routes
-        return times * float(routes.cost_matrix(tensor.shape, tensor.itemsize, [before], [after])[0, 0])
+        return times * float(
+            routes.cost_matrix(tensor.shape, tensor.itemsize, [before], [after])[0, 0]
+        )
 
     made = {t.id: p for t, p in zip(graph.inputs, stage.inputs, strict=True)}
     for op, strategy in zip(graph.ops, stage.strategies, strict=True):
@@ -125,21 +140,33 @@ def price_of(graph: OpGraph, flow: Dataflow, stage: Stage, pricing: Pricing, rou
     anew = {*range(len(graph.inputs))} - {position for _, position in graph.carry}
     for position in anew:  # what is no state is brought with every call, and written
         tensor, placement = graph.inputs[position], stage.inputs[position]
-        total += arrival_cost(pricing, placement.local_size(tensor.shape, stage.mesh) * tensor.itemsize)
+        total += arrival_cost(
+            pricing, placement.local_size(tensor.shape, stage.mesh) * tensor.itemsize
+        )
     for copy in flow.copies:
         source = made[copy.tensor.id] if copy.source is None else stage.copies[copy.source]
-        made_in = graph.made_in(copy.tensor) if copy.source is None else flow.copies[copy.source].region
+        made_in = (
+            graph.made_in(copy.tensor) if copy.source is None else flow.copies[copy.source].region
+        )
         total += way(copy.tensor, source, stage.copies[copy.id], made_in, copy.region, copy.uses)
     for use, copy in flow.source.items():
-        tensor = graph.outputs[use.position] if use.op is None else graph.ops[use.op].ins[use.position]
-        wanted = stage.outputs[use.position] if use.op is None else stage.strategies[use.op].ins[use.position]
+        tensor = (
+            graph.outputs[use.position] if use.op is None else graph.ops[use.op].ins[use.position]
+        )
+        wanted = (
+            stage.outputs[use.position]
+            if use.op is None
+            else stage.strategies[use.op].ins[use.position]
+        )
         source = made[tensor.id] if copy is None else stage.copies[copy]
         made_in = graph.made_in(tensor) if copy is None else flow.copies[copy].region
         total += way(tensor, source, wanted, made_in, use.region, [use])
     return total
 
 
-def bytes_over_time(graph: OpGraph, flow: Dataflow, stage: Stage, fresh: dict[int, bool]) -> list[float]:
+def bytes_over_time(
+    graph: OpGraph, flow: Dataflow, stage: Stage, fresh: dict[int, bool]
+) -> list[float]:
     """At every operator and at the end, tensor by tensor, what is held: loops are walked round by round."""
     total = [0.0] * (len(graph.ops) + 1)
     written = materialised(graph)
@@ -158,17 +185,33 @@ def bytes_over_time(graph: OpGraph, flow: Dataflow, stage: Stage, fresh: dict[in
 
     for position, (tensor, p) in enumerate(zip(graph.inputs, stage.inputs, strict=True)):
         reads = read_by(flow.uses.get(tensor.id, ()))
-        held = positions_held(graph.tree, run, Held(0, None, reads)) if position in graph.donated else range(len(total))
+        held = (
+            positions_held(graph.tree, run, Held(0, None, reads))
+            if position in graph.donated
+            else range(len(total))
+        )
         take(tensor, p, held)
     for op, strategy in zip(graph.ops, stage.strategies, strict=True):
         for tensor, p in zip(op.outs, strategy.outs, strict=True):
-            reads = at({ready_at(graph, op)}) if tensor.id in stored else read_by(flow.uses.get(tensor.id, ()))
-            held = positions_held(graph.tree, run, made_by(graph.tree, op.id, op.kind, op.region, reads))
+            reads = (
+                at({ready_at(graph, op)})
+                if tensor.id in stored
+                else read_by(flow.uses.get(tensor.id, ()))
+            )
+            held = positions_held(
+                graph.tree, run, made_by(graph.tree, op.id, op.kind, op.region, reads)
+            )
             if tensor.id in written:
                 take(tensor, p, held)
     for copy, p in zip(flow.copies, stage.copies, strict=True):
         made = ready_at(graph, graph.producers[copy.tensor.id]) if copy.stored else copy.start
-        value = Held(made, copy.region, read_by(copy.uses), "last round" if copy.stored else "made", after=copy.stored)
+        value = Held(
+            made,
+            copy.region,
+            read_by(copy.uses),
+            "last round" if copy.stored else "made",
+            after=copy.stored,
+        )
         if copy.tensor.id in written if copy.stored else fresh[copy.id]:
             take(copy.tensor, p, positions_held(graph.tree, run, value))
     return total
@@ -187,7 +230,9 @@ def test_random_choices_cost_what_their_plan_costs(case: Any, limited: bool) -> 
     pricing = Roofline(graph, MESH, load_cluster("cpu8"))
     router = router_of(graph, MESH, pricing)
     space = build_space(graph, flow, MESH, keep=pricing.keep)
-    problem = assemble(graph, flow, space, pricing, router, 1e12 if limited else None, tensors_only=True)
+    problem = assemble(
+        graph, flow, space, pricing, router, 1e12 if limited else None, tensors_only=True
+    )
     draw = random.Random(0)
     first_copy = len(space.inputs) + sum(map(bool, space.strategies))
     for _ in range(15):
@@ -205,9 +250,17 @@ def test_random_choices_cost_what_their_plan_costs(case: Any, limited: bool) -> 
             count, node = len(space.copies[copy.id]), first_copy + copy.id
             if problem.counts[node] > count:
                 maker = graph.producers.get(copy.tensor.id)
-                made = None if maker is None else stage.strategies[maker.id].outs[maker.outs.index(copy.tensor)]
-                choice[node] = choice[node] % count + count * (not copy.stored or made != stage.copies[copy.id])
-        assert objective(problem, tuple(choice)) == pytest.approx(price_of(graph, flow, stage, pricing, router))
+                made = (
+                    None
+                    if maker is None
+                    else stage.strategies[maker.id].outs[maker.outs.index(copy.tensor)]
+                )
+                choice[node] = choice[node] % count + count * (
+                    not copy.stored or made != stage.copies[copy.id]
+                )
+        assert objective(problem, tuple(choice)) == pytest.approx(
+            price_of(graph, flow, stage, pricing, router)
+        )
         if limited:
             expected = bytes_over_time(graph, flow, stage, {copy.id: True for copy in flow.copies})
             assert usage_over_time(problem, tuple(choice)).tolist() == expected
@@ -254,13 +307,21 @@ class Setting:
         agreement = (0.0, 0.7, 0.95, 1.0)[seed % 4]
         stage = local_plan(self, space, seed, agreement) if agreement else uniform_plan(space, seed)
         made = {t.id: p for t, p in zip(graph.inputs, stage.inputs, strict=True)}
-        made |= {t.id: p for op in graph.ops for t, p in zip(op.outs, stage.strategies[op.id].outs, strict=True)}
+        made |= {
+            t.id: p
+            for op in graph.ops
+            for t, p in zip(op.outs, stage.strategies[op.id].outs, strict=True)
+        }
         choice = [c.index(p) for c, p in zip(space.inputs, stage.inputs, strict=True)]
         choice += [c.index(s) for c, s in zip(space.strategies, stage.strategies, strict=True) if c]
-        for copy, candidates, placement in zip(flow.copies, space.copies, stage.copies, strict=True):
+        for copy, candidates, placement in zip(
+            flow.copies, space.copies, stage.copies, strict=True
+        ):
             source = made[copy.tensor.id] if copy.source is None else stage.copies[copy.source]
             is_twice = problem.counts[len(choice)] > len(candidates)
-            choice.append(candidates.index(placement) + len(candidates) * (is_twice and source != placement))
+            choice.append(
+                candidates.index(placement) + len(candidates) * (is_twice and source != placement)
+            )
         choice += [c.index(p) for c, p in zip(space.outputs, stage.outputs, strict=True) if c]
         states = dict(program_states(graph, flow, stage, self.router, self.pricing.step_cost))
         programs = states["lower"], states["price_exchanges"], states["fuse_collectives"]
@@ -269,11 +330,20 @@ class Setting:
     def _conversions(self, stage: Stage, made: dict[int, Placement]) -> int:
         graph, flow = self.graph, self.flow
         pairs = [
-            (made[c.tensor.id] if c.source is None else stage.copies[c.source], stage.copies[c.id]) for c in flow.copies
+            (made[c.tensor.id] if c.source is None else stage.copies[c.source], stage.copies[c.id])
+            for c in flow.copies
         ]
         for use, copy in flow.source.items():
-            tensor = graph.outputs[use.position] if use.op is None else graph.ops[use.op].ins[use.position]
-            wanted = stage.outputs[use.position] if use.op is None else stage.strategies[use.op].ins[use.position]
+            tensor = (
+                graph.outputs[use.position]
+                if use.op is None
+                else graph.ops[use.op].ins[use.position]
+            )
+            wanted = (
+                stage.outputs[use.position]
+                if use.op is None
+                else stage.strategies[use.op].ins[use.position]
+            )
             pairs.append((made[tensor.id] if copy is None else stage.copies[copy], wanted))
         return sum(before != after for before, after in pairs)
 
@@ -298,7 +368,9 @@ def normed(w: Any, x: Any) -> Any:
         kept = jnp.where(jnp.sin(h) > 0, h, 0.0)
         h = kept + jax.nn.gelu(h @ w["b"] @ w["b"].T)
         centred = h - h.mean(-1, keepdims=True)
-        return ((centred * jax.lax.rsqrt((centred**2).mean(-1, keepdims=True) + 1e-5)) @ w["b"]).std()
+        return (
+            (centred * jax.lax.rsqrt((centred**2).mean(-1, keepdims=True) + 1e-5)) @ w["b"]
+        ).std()
 
     return jax.tree.map(lambda a, b: a - 0.1 * b, w, jax.grad(loss)(w))
 
@@ -340,7 +412,10 @@ COUNTED: dict[str, Callable[[], Any]] = {
     "diamonds": lambda: (diamonds, ARGS, (0,)),
     "mlp": lambda: (*small_models.mlp(optimiser="adam"), (0,)),
     "cnn": lambda: (*small_models.cnn(), (0,)),
-    "gpt": lambda: (*small_models.gpt(layers=1, width=16, heads=8, vocab=16, sequence=8, batch=8), (0,)),
+    "gpt": lambda: (
+        *small_models.gpt(layers=1, width=16, heads=8, vocab=16, sequence=8, batch=8),
+        (0,),
+    ),
 }
 WRITTEN_OVER: dict[str, Callable[[], Any]] = {
     "not donated": lambda: (partial(cached, looks_back=False), CACHED, ()),
@@ -350,8 +425,12 @@ WRITTEN_OVER: dict[str, Callable[[], Any]] = {
 
 
 # Without loops: there, lowering may reuse a conversion that the Problem counts as a copy of its own.
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in ("gpt", "cnn"))) for n in COUNTED])
-def test_the_problem_counts_no_more_than_the_program_holds(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.slow] * (n in ("gpt", "cnn"))) for n in COUNTED]
+)
+def test_the_problem_counts_no_more_than_the_program_holds(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """So a bound for a limit on what it counts is one for a limit on the program; and it leaves little out.
 
     Little of what is held before collectives are packed in buckets, which may be half of a model as small as these, and
@@ -365,7 +444,9 @@ def test_the_problem_counts_no_more_than_the_program_holds(name: str, monkeypatc
         drawn = here.drawn(problem, seed)
         if np.isfinite(objective(problem, drawn.choice)):
             programs = drawn.program, drawn.routed
-            spent, apart = (account_of(here.graph, p, here.pricing).peak_memory_bytes for p in programs)
+            spent, apart = (
+                account_of(here.graph, p, here.pricing).peak_memory_bytes for p in programs
+            )
             assert peak(problem, drawn.choice) <= spent
             shares.append(peak(problem, drawn.choice) / apart)
     assert max(shares) > 0.65
@@ -373,12 +454,17 @@ def test_the_problem_counts_no_more_than_the_program_holds(name: str, monkeypatc
 
 def test_what_is_on_the_host_is_not_counted() -> None:
     here = setting_of(offloaded, structs(host=True), (0, 1))
-    names = {tensor.name for n, tensor in enumerate(here.graph.inputs) if _bytes_of(here.problem(), n)}
+    names = {
+        tensor.name for n, tensor in enumerate(here.graph.inputs) if _bytes_of(here.problem(), n)
+    }
     assert names == {"params['a']", "params['b']", "x"}
 
 
 def _bytes_of(problem: Problem, node: int) -> float:
-    return max((float(usage.size_bytes.max()) for usage in problem.usages if usage.node == node), default=0.0)
+    return max(
+        (float(usage.size_bytes.max()) for usage in problem.usages if usage.node == node),
+        default=0.0,
+    )
 
 
 @pytest.mark.parametrize("name", WRITTEN_OVER)
@@ -405,7 +491,9 @@ def held_at_operators(here: Setting, program: ShardedProgram) -> dict[int, int]:
         def workspace(op: OpNode, in_bytes: Sequence[int], at: int = marked.id) -> int:
             return workspace_bytes(op, in_bytes) + MARK * (op.id == at)
 
-        spent = account(program, lambda *_: 0.0, *rest, recomputed=recomputed(here.graph), workspace=workspace)
+        spent = account(
+            program, lambda *_: 0.0, *rest, recomputed=recomputed(here.graph), workspace=workspace
+        )
         found[marked.id] = spent.peak_memory_bytes - MARK
     return found
 
@@ -417,7 +505,9 @@ def overcounted(here: Setting, problem: Problem, plans: int) -> list[tuple[int, 
     Problem counts each, in time and bytes, and to store it as they want it costs less of both.
     """
     found: list[tuple[int, int]] = []
-    unshared = ((seed, drawn) for seed in count() if not (drawn := here.drawn(problem, seed)).shares)
+    unshared = (
+        (seed, drawn) for seed in count() if not (drawn := here.drawn(problem, seed)).shares
+    )
     for seed, drawn in islice(unshared, plans):
         used = usage_over_time(problem, drawn.choice)
         held = held_at_operators(here, drawn.routed)
@@ -425,7 +515,16 @@ def overcounted(here: Setting, problem: Problem, plans: int) -> list[tuple[int, 
     return found
 
 
-SMALL = ["train, donated", "shared", "convolved, donated", "scaled, donated", "normed", "diamond", "diamonds", "mlp"]
+SMALL = [
+    "train, donated",
+    "shared",
+    "convolved, donated",
+    "scaled, donated",
+    "normed",
+    "diamond",
+    "diamonds",
+    "mlp",
+]
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -435,7 +534,9 @@ def test_nor_does_it_at_any_operator(name: str) -> None:
 
 
 def with_usages(problem: Problem, change: Callable[[Usage], Usage]) -> Problem:
-    return Problem(problem.node_costs, problem.edges, tuple(map(change, problem.usages)), problem.usage_limit)
+    return Problem(
+        problem.node_costs, problem.edges, tuple(map(change, problem.usages)), problem.usage_limit
+    )
 
 
 @pytest.mark.parametrize(
@@ -443,7 +544,9 @@ def with_usages(problem: Problem, change: Callable[[Usage], Usage]) -> Problem:
     [
         pytest.param(lambda u: replace(u, stop=u.stop + 1), id="a moment longer"),
         pytest.param(lambda u: replace(u, start=max(0, u.start - 1)), id="a moment earlier"),
-        pytest.param(lambda u: replace(u, size_bytes=u.size_bytes.max() + 0 * u.size_bytes), id="the largest"),
+        pytest.param(
+            lambda u: replace(u, size_bytes=u.size_bytes.max() + 0 * u.size_bytes), id="the largest"
+        ),
     ],
 )
 def test_what_counts_too_much_is_noticed(change: Callable[[Usage], Usage]) -> None:
@@ -461,7 +564,11 @@ def test_what_may_be_computed_anew_counts_under_a_copy_that_is_left_as_it_is_mad
     (edge,) = [edge for edge in build.edges() if edge.v == node]
     finite = np.isfinite(edge.cost)
     assert (finite[:, :count] != finite[:, count:]).all()
-    usages = [u for u in build.usages(False) if u.node == node and u.start == longer.start and u.stop == longer.stop]
+    usages = [
+        u
+        for u in build.usages(False)
+        if u.node == node and u.start == longer.start and u.stop == longer.stop
+    ]
     assert any(u.size_bytes[:count].any() and not u.size_bytes[count:].any() for u in usages)
 
 
@@ -499,16 +606,23 @@ def test_assemblies_that_share_caches_are_those_that_do_not() -> None:
     """Without a limit, with one, and again; what both need is one object."""
     graph, flow = traced((train, ARGS, ()))
     pricing = Roofline(graph, MESH, load_cluster("cpu8"))
-    router, space = Router(MESH, pricing.step_cost), build_space(graph, flow, MESH, keep=pricing.keep)
+    router, space = (
+        Router(MESH, pricing.step_cost),
+        build_space(graph, flow, MESH, keep=pricing.keep),
+    )
     caches, kinds = Caches(MESH), ((None, False), (1e12, False), (1e12, True), (None, False))
 
     def made(limit: float | None, tensors_only: bool, caches: Caches | None) -> Problem:
-        return assemble(graph, flow, space, pricing, router, limit, tensors_only=tensors_only, caches=caches)
+        return assemble(
+            graph, flow, space, pricing, router, limit, tensors_only=tensors_only, caches=caches
+        )
 
     problems = [made(*kind, caches) for kind in kinds]
     for problem, kind in zip(problems, kinds, strict=True):
         apart = made(*kind, None)
-        assert all(np.array_equal(a, b) for a, b in zip(problem.node_costs, apart.node_costs, strict=True))
+        assert all(
+            np.array_equal(a, b) for a, b in zip(problem.node_costs, apart.node_costs, strict=True)
+        )
         assert len(problem.edges) == len(apart.edges)
         assert len(problem.usages) == len(apart.usages)
         for one, other in zip(problem.edges, apart.edges, strict=True):
@@ -526,7 +640,10 @@ def test_what_is_held_is_made_once_for_equal_layers_and_the_same_as_if_made_for_
 ) -> None:
     graph, flow = traced(COUNTED[name]())
     pricing = Roofline(graph, MESH, load_cluster("cpu8"))
-    router, space = Router(MESH, pricing.step_cost), build_space(graph, flow, MESH, keep=pricing.keep)
+    router, space = (
+        Router(MESH, pricing.step_cost),
+        build_space(graph, flow, MESH, keep=pricing.keep),
+    )
     once = Builder(graph, flow, space, router, limited=True).usages(tensors_only=False)
     made: list[Any] = []  # kept, so that no two have one id
 

@@ -30,7 +30,9 @@ def convolve(x: Any, kernel: Any) -> Any:
     """Halos are exchanged inside; a step of training, so that something is linear."""
 
     def loss(kernel: Any) -> Any:
-        y = lax.conv_general_dilated(x, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+        y = lax.conv_general_dilated(
+            x, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+        )
         return (jnp.tanh(y).reshape(8, -1) ** 2).sum()
 
     return jax.grad(loss)(kernel) * 2
@@ -43,13 +45,17 @@ def graph_of(fn: Any, *shapes: tuple[int, ...]) -> OpGraph:
 GRAPHS = {"convolution": lambda: graph_of(convolve, (8, 16, 16, 8), (3, 3, 8, 16))}
 PRICINGS = {
     "roofline": lambda graph: Roofline(graph, MESH, CLUSTER),
-    "restricted": lambda graph: restricted(Roofline(graph, MESH, CLUSTER), ("all_gather", "all_reduce", "slice")),
+    "restricted": lambda graph: restricted(
+        Roofline(graph, MESH, CLUSTER), ("all_gather", "all_reduce", "slice")
+    ),
     "remembered": lambda graph: Remembered(Roofline(graph, MESH, CLUSTER), graph),
 }
 
 
 def test_equal_operators_are_priced_once() -> None:
-    graph = graph_of(lambda x: jnp.tanh(jnp.sin(jnp.tanh(jnp.sin(x) * 2) * 3).sum(0, keepdims=True) + x), (8, 8))
+    graph = graph_of(
+        lambda x: jnp.tanh(jnp.sin(jnp.tanh(jnp.sin(x) * 2) * 3).sum(0, keepdims=True) + x), (8, 8)
+    )
     asked: list[tuple[OpNode, Strategy]] = []
 
     class Counting(Roofline):
@@ -59,9 +65,15 @@ def test_equal_operators_are_priced_once() -> None:
 
     plain, price = Roofline(graph, MESH, CLUSTER), Remembered(Counting(graph, MESH, CLUSTER), graph)
     space = build_space(graph, dataflow(graph), MESH, keep=price.keep)
-    pairs = [(op, s) for op, strategies in zip(graph.ops, space.strategies, strict=True) for s in strategies]
+    pairs = [
+        (op, s)
+        for op, strategies in zip(graph.ops, space.strategies, strict=True)
+        for s in strategies
+    ]
     for _ in range(2):
-        assert [price.op_cost(op, s) for op, s in pairs] == [plain.op_cost(op, s) for op, s in pairs]
+        assert [price.op_cost(op, s) for op, s in pairs] == [
+            plain.op_cost(op, s) for op, s in pairs
+        ]
     keys = {(op.signature, plain.context(op), id(s)) for op, s in pairs}
     assert len(asked) == len(keys) < len(pairs)
 

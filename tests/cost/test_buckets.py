@@ -16,7 +16,13 @@ from autopar.core.graph import OpGraph
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import StepKind
 from autopar.cost.alpa import alpa_pricing
-from autopar.cost.buckets import BUCKET_BYTES, SHARD_BUCKET_BYTES, gradient_bytes, shared_price, waiting
+from autopar.cost.buckets import (
+    BUCKET_BYTES,
+    SHARD_BUCKET_BYTES,
+    gradient_bytes,
+    shared_price,
+    waiting,
+)
 from autopar.cost.pricing import Roofline, restricted
 from autopar.trace import trace
 from cost_models import load_cluster
@@ -79,21 +85,32 @@ def test_shares_of_a_bucket_add_up_to_it(kind: StepKind, count: int) -> None:
     price = shared_price(pricing, graph, MESH)
     closed = BUCKET_BYTES if kind == "all_reduce" else SHARD_BUCKET_BYTES
     bucket = min(closed, gradient_bytes(graph) // 8)  # y splits what is reduced over x
-    assert 16 * price(kind, ("x",), bucket // 16) == pytest.approx(pricing.step_cost(kind, ("x",), bucket), rel=1e-6)
+    assert 16 * price(kind, ("x",), bucket // 16) == pytest.approx(
+        pricing.step_cost(kind, ("x",), bucket), rel=1e-6
+    )
     sizes = [0, 1, 4096, bucket // 16, bucket // 2, bucket, bucket + 1, 4 * bucket]
     costs = [price(kind, ("x",), size) for size in sizes]
     assert all(less <= more for less, more in pairwise(costs[1:]))
-    assert all(c <= pricing.step_cost(kind, ("x",), size) for c, size in zip(costs, sizes, strict=True))
+    assert all(
+        c <= pricing.step_cost(kind, ("x",), size) for c, size in zip(costs, sizes, strict=True)
+    )
     assert price(kind, ("x",), 4096) < 0.1 * pricing.step_cost(kind, ("x",), 4096)
 
 
 def test_others_pay_alone() -> None:
     """Steps that nothing waits for, other people's formulas, and what is not allowed."""
     graph = graph_of(3)
-    roofline, alpa = Roofline(graph, MESH, load_cluster(CLUSTER)), alpa_pricing((1.0, 1.0), (0.1, 0.1))(graph, MESH)
+    roofline, alpa = (
+        Roofline(graph, MESH, load_cluster(CLUSTER)),
+        alpa_pricing((1.0, 1.0), (0.1, 0.1))(graph, MESH),
+    )
     for kind in ("all_gather", "all_to_all", "permute", "slice"):
-        assert shared_price(roofline, graph, MESH)(kind, ("x",), 4096) == roofline.step_cost(kind, ("x",), 4096)
-    assert shared_price(alpa, graph, MESH)("all_reduce", ("x",), 4096) == alpa.step_cost("all_reduce", ("x",), 4096)
+        assert shared_price(roofline, graph, MESH)(kind, ("x",), 4096) == roofline.step_cost(
+            kind, ("x",), 4096
+        )
+    assert shared_price(alpa, graph, MESH)("all_reduce", ("x",), 4096) == alpa.step_cost(
+        "all_reduce", ("x",), 4096
+    )
     only_gathers = restricted(roofline, ("all_gather",))
     assert shared_price(only_gathers, graph, MESH)("all_reduce", ("x",), 4096) == inf
 
@@ -106,7 +123,9 @@ def test_the_program_that_is_dumped_is_the_one_that_runs(tmp_path: Path) -> None
 
 def test_latencies_of_buckets_are_paid_once() -> None:
     """Where each small gradient pays for a latency of its own, the work is done on all servers rather than split."""
-    found = autopar.plan(step, *args(16), cluster=CLUSTER, options=autopar.SearchOptions(gap_tolerance=0.0))
+    found = autopar.plan(
+        step, *args(16), cluster=CLUSTER, options=autopar.SearchOptions(gap_tolerance=0.0)
+    )
     batches = autopar.plan(step, *args(16), cluster=CLUSTER, mesh={"x": 64}, mode="data_parallel")
     assert batches.objective_s == pytest.approx(batches.serial_time_s, rel=0.01)
     assert found.gap == 0

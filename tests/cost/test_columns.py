@@ -33,6 +33,8 @@ def test_a_column_says_what_its_placements_say(lists: list[list[Placement]]) -> 
     for first, mine in zip(lists, made, strict=True):
         for second, other in zip(lists, made, strict=True):
             assert (mine is other) == (first == second)
-            assert (mine.distinct is other.distinct) == (list(dict.fromkeys(first)) == list(dict.fromkeys(second)))
+            assert (mine.distinct is other.distinct) == (
+                list(dict.fromkeys(first)) == list(dict.fromkeys(second))
+            )
             equal = [[a == b for b in second] for a in first]
             assert (mine.numbers[:, None] == other.numbers).tolist() == equal

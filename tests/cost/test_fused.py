@@ -50,10 +50,16 @@ def seconds(graph: OpGraph, cluster: Cluster, parts: int = 1) -> float:
     price = Roofline(graph, MESH, cluster)
 
     def placed(ndim: int) -> Placement:
-        return Placement(((("x",) if parts > 1 and ndim else ()), *[()] * (ndim - 1)) if ndim else ())
+        return Placement(
+            ((("x",) if parts > 1 and ndim else ()), *[()] * (ndim - 1)) if ndim else ()
+        )
 
     def strategy(op: OpNode) -> Strategy:
-        return Strategy(tuple(placed(t.ndim) for t in op.ins), tuple(placed(t.ndim) for t in op.outs), split=parts)
+        return Strategy(
+            tuple(placed(t.ndim) for t in op.ins),
+            tuple(placed(t.ndim) for t in op.outs),
+            split=parts,
+        )
 
     return sum(price.op_cost(op, strategy(op)) for op in graph.ops)
 
@@ -83,7 +89,9 @@ def test_parts_of_one_array_are_each_read() -> None:
     """Two slices are half of it, and all of it is read beside a third reader: never more than once."""
     halves = graph_of(lambda x: lax.slice(x, (0, 0), (4, 8)) * lax.slice(x, (4, 0), (8, 8)), SHAPE)
     assert seconds(halves, SLOW) == pytest.approx((BYTES + BYTES / 2) / 1 + 0.5)
-    again = graph_of(lambda x: lax.slice(x * 2.0, (0, 0), (4, 8)) * lax.slice(x, (4, 0), (8, 8)), SHAPE)
+    again = graph_of(
+        lambda x: lax.slice(x * 2.0, (0, 0), (4, 8)) * lax.slice(x, (4, 0), (8, 8)), SHAPE
+    )
     assert seconds(again, SLOW) == pytest.approx((BYTES + BYTES / 2) / 1 + 0.5)
 
 
@@ -102,7 +110,8 @@ def test_which_bound_is_decided_on_what_each_device_does() -> None:
     for devices in (1, 8):
         assert bounds(graph, at(8.0).device, devices) == dict.fromkeys(everything, "moving")
         assert bounds(graph, at(32.0).device, devices) == dict.fromkeys(everything, "computing")
-    cached = Curve((64.0, 512.0), (1e-3, 64.0), 1.0)  # an eighth of 512 bytes is in a cache, which takes no time
+    # an eighth of 512 bytes is in a cache, which takes no time
+    cached = Curve((64.0, 512.0), (1e-3, 64.0), 1.0)
     bent = replace(PLAIN.device, efficiency=Efficiency(memory=cached))
     assert {*bounds(graph, bent, 1).values()} == {"moving"}
     assert {*bounds(graph, bent, 8).values()} == {"computing"}
@@ -129,16 +138,23 @@ def test_what_is_recomputed_counts_as_if_it_were_not() -> None:
 
     graph = graph_of(fn, SHAPE, SHAPE)
     kinds = [op.kind for op in graph.ops]
-    again = with_recomputed(graph, [Recomputed(kinds.index(k), kinds.index("sub")) for k in ("mul", "exp")]).graph
+    again = with_recomputed(
+        graph, [Recomputed(kinds.index(k), kinds.index("sub")) for k in ("mul", "exp")]
+    ).graph
     first = [op for op in again.ops if op.recomputes is None]
     twins = [op for op in again.ops if op.recomputes is not None]
     assert len(first) == len(graph.ops)
     assert len(twins) == 2
     known, shares = bounds(again, PLAIN.device, 8), moved(again)
     assert [shares[op.id] for op in first] == [*moved(graph)]
-    assert [known.get(op.id) for op in first] == [bounds(graph, PLAIN.device, 8).get(op.id) for op in graph.ops]
+    assert [known.get(op.id) for op in first] == [
+        bounds(graph, PLAIN.device, 8).get(op.id) for op in graph.ops
+    ]
     for op in twins:
-        assert (shares[op.id], known.get(op.id)) == (shares[op.recomputes or 0], known.get(op.recomputes or 0))
+        assert (shares[op.id], known.get(op.id)) == (
+            shares[op.recomputes or 0],
+            known.get(op.recomputes or 0),
+        )
     assert known[twins[0].id] == "computing"
 
 
@@ -146,5 +162,7 @@ def test_what_is_recomputed_counts_as_if_it_were_not() -> None:
 def test_in_a_function_treated_as_one_operator_too(cluster: Cluster, slower_s: float) -> None:
     whole: Any = operator("r c -> r c", frozen=("r", "c"))(gate)
     kept = autopar.SearchOptions(operators="kept")
-    plan = autopar.plan(whole, jax.ShapeDtypeStruct(SHAPE, "float32"), cluster=cluster, mesh={"x": 8}, options=kept)
+    plan = autopar.plan(
+        whole, jax.ShapeDtypeStruct(SHAPE, "float32"), cluster=cluster, mesh={"x": 8}, options=kept
+    )
     assert plan.compute_time_s == pytest.approx(slower_s + 0.5)

@@ -33,7 +33,9 @@ KERNEL_S = moving_time_s(2 * PART_BYTES, CLUSTER.device) + CLUSTER.device.launch
 ALONE: dict[str, Callable[[Any], Any]] = {
     "a product": lambda x: x @ W,
     "row sums": lambda x: x.sum(1),
-    "a loop that reads it in every round": lambda x: lax.fori_loop(0, 3, lambda _, y: jnp.sin(y) + x, x * 0),
+    "a loop that reads it in every round": lambda x: lax.fori_loop(
+        0, 3, lambda _, y: jnp.sin(y) + x, x * 0
+    ),
 }
 
 
@@ -79,7 +81,9 @@ def test_xla_makes_a_kernel_where_one_is_priced() -> None:
 
 def test_for_a_loop_it_is_done_once_before_and_for_the_caller_it_is_written() -> None:
     def looped(x: Any) -> Any:
-        return lax.fori_loop(0, 3, lambda _, y: jnp.sin(y) + x, jnp.zeros((ROWS, COLUMNS), np.float32))
+        return lax.fori_loop(
+            0, 3, lambda _, y: jnp.sin(y) + x, jnp.zeros((ROWS, COLUMNS), np.float32)
+        )
 
     assert added_s(looped) == pytest.approx(KERNEL_S)
     assert planned(lambda x: x, True).compute_time_s == pytest.approx(KERNEL_S)
@@ -101,4 +105,6 @@ def test_a_mask_reads_and_writes_all_of_its_part_or_is_done_in_a_loop() -> None:
     assert pricing.step_cost("mask", ("d",), PART_BYTES) == pytest.approx(KERNEL_S)
     assert pricing.step_cost("slice", ("d",), 8 * PART_BYTES) == pytest.approx(KERNEL_S)
     assert router.fused._price("mask", ("d",), PART_BYTES) == FUSED_S
-    assert router.fused._price("all_gather", ("d",), PART_BYTES) == pricing.step_cost("all_gather", ("d",), PART_BYTES)
+    assert router.fused._price("all_gather", ("d",), PART_BYTES) == pricing.step_cost(
+        "all_gather", ("d",), PART_BYTES
+    )

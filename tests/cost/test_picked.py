@@ -29,8 +29,15 @@ from tests.cost.test_work import PLAIN
 MESH = DeviceMesh.of({"x": 4})
 ROWS, WIDTH, COUNT = 4096, 32, 512
 RUN = Curve((4.0, 128.0), (1e-6, 3e-6), 1e-8)
-FAST = replace(PLAIN.device, peak_flops_per_s={"float32": 1e15}, memory_bandwidth_bytes_per_s=1e12, launch_s=1e-6)
-PICKING = replace(PLAIN, device=replace(FAST, efficiency=Efficiency(runs={"gather": RUN, "scatter-add": RUN})))
+FAST = replace(
+    PLAIN.device,
+    peak_flops_per_s={"float32": 1e15},
+    memory_bandwidth_bytes_per_s=1e12,
+    launch_s=1e-6,
+)
+PICKING = replace(
+    PLAIN, device=replace(FAST, efficiency=Efficiency(runs={"gather": RUN, "scatter-add": RUN}))
+)
 
 
 def look_up(table: jax.Array, indices: jax.Array) -> jax.Array:
@@ -47,7 +54,9 @@ def largest_at(table: jax.Array, indices: jax.Array, rows: jax.Array) -> jax.Arr
 
 def graph_of(fn: Any) -> OpGraph:
     shapes = ((ROWS, WIDTH), jnp.float32), ((COUNT,), jnp.int32), ((COUNT, WIDTH), jnp.float32)
-    args = tuple(jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in shapes[: fn.__code__.co_argcount])
+    args = tuple(
+        jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in shapes[: fn.__code__.co_argcount]
+    )
     return trace(fn, args).graph
 
 
@@ -62,7 +71,9 @@ def split(op: OpNode, dims: dict[int, int]) -> Strategy:
         Placement(tuple(("x",) if dims.get(n) == d else () for d in range(tensor.ndim)))
         for n, tensor in enumerate((*op.ins, *op.outs))
     ]
-    return Strategy(tuple(placed[: len(op.ins)]), tuple(placed[len(op.ins) :]), split=4 if dims else 1)
+    return Strategy(
+        tuple(placed[: len(op.ins)]), tuple(placed[len(op.ins) :]), split=4 if dims else 1
+    )
 
 
 @pytest.mark.parametrize(
@@ -74,7 +85,9 @@ def split(op: OpNode, dims: dict[int, int]) -> Strategy:
         ({0: 0}, COUNT, 4 * WIDTH),  # a part of the table: the index may be anywhere
     ],
 )
-def test_a_device_picks_what_its_indices_name(dims: dict[int, int], count: float, run_bytes: float) -> None:
+def test_a_device_picks_what_its_indices_name(
+    dims: dict[int, int], count: float, run_bytes: float
+) -> None:
     graph = graph_of(look_up)
     op = only(graph, "gather")
     strategy = split(op, dims)
@@ -125,7 +138,9 @@ def test_a_broadcast_costs_what_it_writes_where_no_loop_takes_it_in() -> None:
 
     def written(table: jax.Array, indices: jax.Array, rows: jax.Array) -> Any:
         row = rows.sum(0)
-        return add_to(table, indices, jnp.broadcast_to(row, rows.shape)), jnp.broadcast_to(row * 2, (8, WIDTH))
+        return add_to(table, indices, jnp.broadcast_to(row, rows.shape)), jnp.broadcast_to(
+            row * 2, (8, WIDTH)
+        )
 
     def taken_in(table: jax.Array, indices: jax.Array, rows: jax.Array) -> Any:
         return jnp.broadcast_to(rows.sum(0), rows.shape) + table[:COUNT], indices
@@ -135,7 +150,9 @@ def test_a_broadcast_costs_what_it_writes_where_no_loop_takes_it_in() -> None:
     assert {op.outs[0].shape for op in paid} == {(COUNT, WIDTH), (8, WIDTH)}
     price = Roofline(graph, MESH, PICKING)
     for op in paid:
-        moved = op.outs[0].size_bytes + sum(t.size_bytes for t in op.ins if t.id in materialised(graph))
+        moved = op.outs[0].size_bytes + sum(
+            t.size_bytes for t in op.ins if t.id in materialised(graph)
+        )
         seconds = moved / FAST.memory_bandwidth_bytes_per_s + FAST.launch_s
         assert price.op_cost(op, split(op, {})) == pytest.approx(seconds)
     assert not written_out(graph_of(taken_in))
@@ -147,10 +164,18 @@ def test_equal_broadcasts_of_which_one_is_written_are_priced_apart() -> None:
     def both(table: jax.Array, indices: jax.Array, rows: jax.Array) -> Any:
         a, b = rows[0] * 2, rows[1] * 3
         spread = jnp.broadcast_to(b, rows.shape)
-        return add_to(table, indices, jnp.broadcast_to(a, rows.shape)), (spread + rows).sum(), (spread * rows).sum(0)
+        return (
+            add_to(table, indices, jnp.broadcast_to(a, rows.shape)),
+            (spread + rows).sum(),
+            (spread * rows).sum(0),
+        )
 
     graph = graph_of(both)
-    other, one = (op for op in graph.ops if op.kind == "broadcast_in_dim" and op.outs[0].shape == (COUNT, WIDTH))
+    other, one = (
+        op
+        for op in graph.ops
+        if op.kind == "broadcast_in_dim" and op.outs[0].shape == (COUNT, WIDTH)
+    )
     assert {one.outs[0].id, other.outs[0].id} <= materialised(graph)
     price = Roofline(graph, MESH, PICKING)
     assert [op.id in written_out(graph) for op in (one, other)] == [True, False]

@@ -26,7 +26,9 @@ def edge_by_edge(build: Builder) -> list[Edge]:
     found: list[Edge] = []
     sources: list[Any] = []
     for copy, candidates in build._copies():
-        node, made, region = build._makers[copy.tensor.id] if copy.source is None else sources[copy.source]
+        node, made, region = (
+            build._makers[copy.tensor.id] if copy.source is None else sources[copy.source]
+        )
         wanted, mine = build._candidates(candidates), build.first_copy + copy.id
         sources.append((mine, wanted, copy.region))
         cost = build._matrix(copy.tensor, made, wanted, region, copy.region, copy.uses)
@@ -55,7 +57,9 @@ def assert_same(build: Builder) -> None:
     assert all(mine.matrix is other.matrix for mine, other in zip(found, expected, strict=True))
 
 
-@pytest.mark.parametrize("case", [*CASES, *((*make(), (0,)) for make in (small_models.gpt, small_models.tied))])
+@pytest.mark.parametrize(
+    "case", [*CASES, *((*make(), (0,)) for make in (small_models.gpt, small_models.tied))]
+)
 @pytest.mark.parametrize("limited", [False, True])
 def test_edges_are_those_made_one_by_one(case: Any, limited: bool) -> None:
     graph, flow = traced(case)
@@ -70,7 +74,9 @@ def test_operators_of_one_signature_may_have_different_candidates() -> None:
     pricing = Roofline(graph, MESH, load_cluster("cpu8"))
     space = build_space(graph, flow, MESH, keep=pricing.keep)
     fewer = tuple(s[: max(1, len(s) - op % 2)] for op, s in enumerate(space.strategies))
-    left = Space(MESH, space.inputs, fewer, space.copies, space.outputs, space.carry, space.loop_carries)
+    left = Space(
+        MESH, space.inputs, fewer, space.copies, space.outputs, space.carry, space.loop_carries
+    )
     assert_same(Builder(graph, flow, left, router_of(graph, MESH, pricing), False))
 
 

@@ -30,7 +30,9 @@ LONG, PART = (1000, 4), (10, 4)
 
 
 def graph_of(fn: Any, *shapes: tuple[int, ...], donate: tuple[int, ...] = ()) -> OpGraph:
-    args = tuple(jax.ShapeDtypeStruct(shape, jnp.float32 if shape else jnp.int32) for shape in shapes)
+    args = tuple(
+        jax.ShapeDtypeStruct(shape, jnp.float32 if shape else jnp.int32) for shape in shapes
+    )
     return trace(fn, args, donate_argnums=donate).graph
 
 
@@ -49,10 +51,17 @@ def update(x: jax.Array, part: jax.Array, at: jax.Array) -> jax.Array:
         (lambda x: lax.slice(x, (5, 0), (15, 4)), "slice", [LONG], 0.01),
         (lambda x, at: lax.dynamic_slice(x, (at, 0), PART), "dynamic_slice", [LONG, ()], 0.01),
         (lambda x, at: x[(at + jnp.arange(10)) * 7], "gather", [LONG, ()], 0.01),
-        (lambda x, at: x[(at + jnp.arange(5000)) % 7], "gather", [LONG, ()], 1.0),  # all of it may be read
+        (
+            lambda x, at: x[(at + jnp.arange(5000)) % 7],
+            "gather",
+            [LONG, ()],
+            1.0,
+        ),  # all of it may be read
     ],
 )
-def test_slices_read_as_many_elements_as_they_give(fn: Any, kind: str, shapes: Any, share: float) -> None:
+def test_slices_read_as_many_elements_as_they_give(
+    fn: Any, kind: str, shapes: Any, share: float
+) -> None:
     graph = graph_of(fn, *shapes)
     op = only(graph, kind)
     assert touched(graph, op) == (share, *[1.0] * (len(op.ins) + len(op.outs) - 1))
@@ -116,7 +125,9 @@ def test_it_costs_what_it_moves(split: bool) -> None:
     indices = sum(t.size_bytes for t in op.ins[1:] if t.id in materialised(graph))
     pricing = Roofline(graph, MESH, MOVING)
     assert pricing.op_cost(op, strategy) == pytest.approx(0.5 + (320 / parts + indices) / 100)
-    layout = StrategyArrays(np.array([[parts]] + [[1]] * (len(op.ins) - 1) + [[parts]]), np.array([parts]), ())
+    layout = StrategyArrays(
+        np.array([[parts]] + [[1]] * (len(op.ins) - 1) + [[parts]]), np.array([parts]), ()
+    )
     at_once = pricing.op_costs(op, (strategy,), layout)
     assert at_once is not None
     assert at_once[0] == pricing.op_cost(op, strategy)
@@ -128,5 +139,7 @@ def test_in_a_function_treated_as_one_operator_too() -> None:
         return lax.slice(x, (5, 0), (15, 4))
 
     kept = autopar.SearchOptions(operators="kept")
-    plan = autopar.plan(rows, jax.ShapeDtypeStruct(LONG, jnp.float32), cluster=MOVING, mesh={"x": 8}, options=kept)
+    plan = autopar.plan(
+        rows, jax.ShapeDtypeStruct(LONG, jnp.float32), cluster=MOVING, mesh={"x": 8}, options=kept
+    )
     assert plan.compute_time_s == pytest.approx(0.5 + 320 / 100)

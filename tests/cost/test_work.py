@@ -57,7 +57,9 @@ def only(graph: OpGraph, kind: str) -> OpNode:
 def test_products(spec: str, a: tuple[int, ...], b: tuple[int, ...], flops: int | None) -> None:
     graph = graph_of(lambda x, y: jnp.einsum(spec, x, y), a, b)
     products = [op for op in graph.ops if op.kind == "dot_general"]
-    assert sum(map(work_flops, products)) == (2 * 3 * 7 if flops is None and products else flops or 0)
+    assert sum(map(work_flops, products)) == (
+        2 * 3 * 7 if flops is None and products else flops or 0
+    )
 
 
 @pytest.mark.parametrize(("groups", "layout"), [(1, "NCHW"), (2, "NCHW"), (1, "NHWC")])
@@ -80,7 +82,10 @@ def test_everything_else_is_one_for_each_element_and_views_are_free() -> None:
     assert work_flops(only(graph_of(jnp.tanh, (3, 4)), "tanh")) == 12
     assert work_flops(only(graph_of(lambda a: a.sum(0), (3, 4)), "reduce_sum")) == 12
     assert work_flops(only(graph_of(lambda a: a.reshape(12), (3, 4)), "reshape")) == 0
-    assert work_flops(only(graph_of(lambda a: jnp.broadcast_to(a, (5, 4)), (4,)), "broadcast_in_dim")) == 0
+    assert (
+        work_flops(only(graph_of(lambda a: jnp.broadcast_to(a, (5, 4)), (4,)), "broadcast_in_dim"))
+        == 0
+    )
 
 
 def test_what_reaches_memory() -> None:
@@ -117,7 +122,9 @@ def test_what_one_fused_loop_reads_several_times_stays_in_registers() -> None:
         return (t * t + t) @ w, jnp.cos(u) * u, u + 1, rounds
 
     graph, kinds = graph_of(fn, (8, 8), (8, 8)), ("tanh", "sin", "cos", "exp")
-    written = {op.kind: op.outs[0].id in materialised(graph) for op in graph.ops if op.kind in kinds}
+    written = {
+        op.kind: op.outs[0].id in materialised(graph) for op in graph.ops if op.kind in kinds
+    }
     assert written == {"tanh": False, "sin": True, "cos": False, "exp": True}
 
 
@@ -144,7 +151,9 @@ def test_the_roofline_by_hand() -> None:
     price = Roofline(graph, MESH, PLAIN)
     rows, whole = Placement((("x", "y"), ())), Placement.replicated(2)
     split = Strategy((rows, whole), (rows,), split=8)
-    assert price.op_cost(product, split) == pytest.approx(max(1024 / 8 / 10, (32 + 256 + 32) / 100) + 0.5)
+    assert price.op_cost(product, split) == pytest.approx(
+        max(1024 / 8 / 10, (32 + 256 + 32) / 100) + 0.5
+    )
     replicated = Strategy((whole, whole), (whole,), split=1)
     assert price.op_cost(product, replicated) == pytest.approx(max(1024 / 10, 3 * 256 / 100) + 0.5)
     slow_memory = replace(PLAIN, device=replace(PLAIN.device, memory_bandwidth_bytes_per_s=1.0))
@@ -156,20 +165,34 @@ def test_what_stays_in_registers_counts_no_bytes_and_no_launch() -> None:
     scale, tanh = graph.ops
     price = Roofline(graph, MESH, PLAIN)
     whole = Placement.replicated(2)
-    assert price.op_cost(scale, Strategy((whole, Placement(())), (whole,))) == pytest.approx(max(64 / 10, 256 / 100))
-    assert price.op_cost(tanh, Strategy((whole,), (whole,))) == pytest.approx(max(64 / 10, 256 / 100) + 0.5)
+    assert price.op_cost(scale, Strategy((whole, Placement(())), (whole,))) == pytest.approx(
+        max(64 / 10, 256 / 100)
+    )
+    assert price.op_cost(tanh, Strategy((whole,), (whole,))) == pytest.approx(
+        max(64 / 10, 256 / 100) + 0.5
+    )
     view = graph_of(lambda a: a.reshape(64), (8, 8))
-    assert Roofline(view, MESH, PLAIN).op_cost(view.ops[0], Strategy((whole,), (Placement(((),)),))) == 0.0
+    assert (
+        Roofline(view, MESH, PLAIN).op_cost(view.ops[0], Strategy((whole,), (Placement(((),)),)))
+        == 0.0
+    )
 
 
 def test_steps_are_priced_by_the_topology() -> None:
     price = Roofline(graph_of(jnp.tanh, (8, 8)), MESH, PLAIN)
-    assert price.step_cost("slice", ("x",), 200) == 2 * 100 / 100 + 0.5  # half of it is read, and written
+    # half of it is read, and written
+    assert price.step_cost("slice", ("x",), 200) == 2 * 100 / 100 + 0.5
     assert price.step_cost("mask", ("x",), 200) == 2 * 200 / 100 + 0.5
     members = group(PLAIN.topology, MESH.sizes, (1,))
-    assert price.step_cost("all_reduce", ("y",), 4096) == collective_time_s("all_reduce", 4096, members)
-    assert price.step_cost("all_reduce", ("x", "y"), 4096) > price.step_cost("all_reduce", ("x",), 4096)
+    assert price.step_cost("all_reduce", ("y",), 4096) == collective_time_s(
+        "all_reduce", 4096, members
+    )
+    assert price.step_cost("all_reduce", ("x", "y"), 4096) > price.step_cost(
+        "all_reduce", ("x",), 4096
+    )
     limited = restricted(price, ("all_reduce",))
     assert limited.step_cost("all_gather", ("x",), 4) == inf
-    assert limited.step_cost("all_reduce", ("y",), 4096) == price.step_cost("all_reduce", ("y",), 4096)
+    assert limited.step_cost("all_reduce", ("y",), 4096) == price.step_cost(
+        "all_reduce", ("y",), 4096
+    )
     assert restricted(price, ()) is price

@@ -31,7 +31,11 @@ class Links:
         return self.known[source, target]
 
     def _routes(self, source, target):
-        torus = self.topology.strides[self.tori[0]] * self.topology.sizes[self.tori[0]] if self.tori else 1
+        torus = (
+            self.topology.strides[self.tori[0]] * self.topology.sizes[self.tori[0]]
+            if self.tori
+            else 1
+        )
         if self.tori and source // torus == target // torus:
             return self._along_axes(source, target)
         path = nx.shortest_path(self.graph, source, target)
@@ -70,7 +74,9 @@ class Links:
         """(devices, bytes/s that can flow into them) for the units of all levels, and halves of tori."""
         sets = {frozenset(inside) for inside in device_sets(self.topology)}
         count = self.topology.device_count
-        return [(inside, capacity(self.graph, count, inside)) for inside in sets if len(inside) < count]
+        return [
+            (inside, capacity(self.graph, count, inside)) for inside in sets if len(inside) < count
+        ]
 
     def loads(self, messages):
         """Bytes on each edge."""
@@ -84,7 +90,10 @@ class Links:
     def round_s(self, messages):
         """Seconds of messages (source, target, bytes) that are sent at once: of the busiest link, without latency."""
         loads = self.loads(messages).items()
-        return max((size / self.graph.edges[edge]["bandwidth_bytes_per_s"] for edge, size in loads), default=0.0)
+        return max(
+            (size / self.graph.edges[edge]["bandwidth_bytes_per_s"] for edge, size in loads),
+            default=0.0,
+        )
 
     def latency_s(self, source, target):
         """Of a message: of the outermost level that it crosses, or of all hops along tori."""
@@ -111,7 +120,8 @@ def seconds(links, schedule):
 def ring_reduce_scatter(members, size):
     """n - 1 rounds: block b goes round from member b + 1 to member b, and every member adds its own."""
     n = len(members)
-    has = [[{i} for _ in range(n)] for i in range(n)]  # has[member][block] = whose values are in its sum
+    # has[member][block] = whose values are in its sum
+    has = [[{i} for _ in range(n)] for i in range(n)]
     schedule = []
     for turn in range(n - 1):
         sent = [(i, (i + 1) % n, (i - 1 - turn) % n) for i in range(n)]
@@ -126,7 +136,10 @@ def ring_reduce_scatter(members, size):
 
 def both_ways(members, size):
     """A ring in each direction, half of the data each."""
-    one, other = ring_reduce_scatter(members, size / 2), ring_reduce_scatter(members[::-1], size / 2)
+    one, other = (
+        ring_reduce_scatter(members, size / 2),
+        ring_reduce_scatter(members[::-1], size / 2),
+    )
     return together(one, other)
 
 
@@ -167,7 +180,9 @@ def binomial_broadcast(members, size, parts=1):
         for i in sorted(has):
             if i % bit == 0 and i + half < n:
                 reached = min(half, n - i - half)
-                sent.append((members[i], members[i + half], size * (reached / n if parts > 1 else 1)))
+                sent.append(
+                    (members[i], members[i + half], size * (reached / n if parts > 1 else 1))
+                )
         has |= {members.index(m) for _, m, _ in sent}
         schedule.append(sent)
         bit = half
@@ -179,7 +194,11 @@ def chain_broadcast(members, size, pieces):
     """n - 2 + pieces rounds: piece p is at member m after round m + p."""
     rounds = len(members) - 2 + pieces
     return [
-        [(members[m], members[m + 1], size / pieces) for m in range(len(members) - 1) if 0 <= turn - m < pieces]
+        [
+            (members[m], members[m + 1], size / pieces)
+            for m in range(len(members) - 1)
+            if 0 <= turn - m < pieces
+        ]
         for turn in range(rounds)
     ]
 
@@ -194,7 +213,9 @@ def bruck_all_to_all(members, size):
             has[i] -= sent[i]
         for i in range(n):
             has[(i + step) % n] |= sent[i]
-        schedule.append([(members[i], members[(i + step) % n], len(sent[i]) * size / n) for i in range(n)])
+        schedule.append(
+            [(members[i], members[(i + step) % n], len(sent[i]) * size / n) for i in range(n)]
+        )
         step *= 2
     assert all({b for _, b in has[i]} == {i} and len(has[i]) == n for i in range(n))
     return schedule
@@ -214,7 +235,10 @@ def device_sets(topology):
     """The units of every level, and on a torus the first half of every axis of every line and plane."""
     devices = range(topology.device_count)
     for stride, size in zip(topology.strides, topology.sizes, strict=True):
-        yield from ({d for d in devices if d // stride == unit} for unit in range(topology.device_count // stride))
+        yield from (
+            {d for d in devices if d // stride == unit}
+            for unit in range(topology.device_count // stride)
+        )
         yield from ({d for d in devices if d // stride % size < cut} for cut in range(1, size))
 
 

@@ -29,7 +29,11 @@ def bare_numbers(data, path=""):
     """The paths of numbers that stand without a source and a date."""
     if isinstance(data, dict):
         if "value" in data:
-            return [] if {"source", "date", "obtained"} <= data.keys() and len(data["source"]) > 10 else [path]
+            return (
+                []
+                if {"source", "date", "obtained"} <= data.keys() and len(data["source"]) > 10
+                else [path]
+            )
         return [p for key, value in data.items() for p in bare_numbers(value, f"{path}.{key}")]
     if isinstance(data, list):
         return [p for value in data for p in bare_numbers(value, path)]
@@ -44,7 +48,9 @@ def test_every_number_has_a_source_and_a_date(path):
     assert data["name"] == path.stem
 
 
-@pytest.mark.parametrize("name", [*known_clusters(), "4x2xh100", "cpu1", "cpu64", "tpu-v5e-16x8", "3xa100"])
+@pytest.mark.parametrize(
+    "name", [*known_clusters(), "4x2xh100", "cpu1", "cpu64", "tpu-v5e-16x8", "3xa100"]
+)
 def test_clusters_survive_json(name):
     cluster = load_cluster(name)
     assert cluster.name == name
@@ -148,10 +154,15 @@ def test_clusters_stand_in_clusters():
     assert pods.topology.sizes == (2, 32, 8)
     assert pods.topology.levels[1:] == servers.topology.levels
     assert pods.device == servers.device
-    assert pods.topology.levels[0].link.bandwidth_bytes_per_s == 256 * 50e9  # a card for each device of a pod
+    # a card for each device of a pod
+    assert pods.topology.levels[0].link.bandwidth_bytes_per_s == 256 * 50e9
     assert load_cluster("dgx-h100-4x16x8").topology.sizes == (4, 16, 8)
     slices = load_cluster("tpu-v5e-slices-2x16x16").topology.levels
-    assert [(level.name, level.wrap) for level in slices] == [("slice", False), ("y", True), ("x", True)]
+    assert [(level.name, level.wrap) for level in slices] == [
+        ("slice", False),
+        ("y", True),
+        ("x", True),
+    ]
     assert not any(level.wrap for level in load_cluster("tpu-v5e-slices-4x8x8").topology.levels)
 
 
@@ -159,10 +170,13 @@ def test_two_hosts_have_a_machine_each():
     hosts = load_cluster("2x2xcpu-1gbit")
     assert hosts.device.memory_bytes == load_cluster("cpu2").device.memory_bytes
     across = group(hosts.topology, (2, 2), (0,))
-    assert collective_time_s("all_reduce", 8 << 20, across) == pytest.approx(0.140, rel=0.05)  # measured
+    # measured
+    assert collective_time_s("all_reduce", 8 << 20, across) == pytest.approx(0.140, rel=0.05)
     one_each = group(load_cluster("2x1xcpu-1gbit").topology, (2,), (0,))
     for mib, measured_s in ((1, 8.8e-3), (16, 0.141), (64, 0.602)):
-        assert collective_time_s("all_reduce", mib << 20, one_each) == pytest.approx(measured_s, rel=0.08)
+        assert collective_time_s("all_reduce", mib << 20, one_each) == pytest.approx(
+            measured_s, rel=0.08
+        )
 
 
 # Measured, 2 hosts x 2 devices: ms at once, and by levels.
@@ -227,7 +241,10 @@ def test_replace_link():
         (lambda data: data.pop("device"), "device"),
         (lambda data: data.update(colour="red"), "colour"),
         (lambda data: data["device"].update(launch_s="soon"), "launch_s"),
-        (lambda data: data["topology"]["levels"][0]["link"].update(jitter_s=1.0), "topology.levels.0.link.jitter_s"),
+        (
+            lambda data: data["topology"]["levels"][0]["link"].update(jitter_s=1.0),
+            "topology.levels.0.link.jitter_s",
+        ),
         (lambda data: data["topology"]["levels"][0].update(size=0), "size 0"),
         (lambda data: data["device"].update(memory_bytes=-1.0), "memory_bytes"),
     ],
@@ -239,7 +256,9 @@ def test_wrong_data_is_refused(change, message):
         Cluster.from_dict(data)
 
 
-FIGURE = '{{ value = {}, source = "a ruler, held by hand", date = 2026-01-31, obtained = "measured" }}'
+FIGURE = (
+    '{{ value = {}, source = "a ruler, held by hand", date = 2026-01-31, obtained = "measured" }}'
+)
 
 
 MICROSECOND = FIGURE.format("1e-6")
@@ -274,21 +293,48 @@ def test_a_file_of_ones_own(tmp_path):
     ("text", "message"),
     [
         (cluster_text(latency="1e-6"), r"mine.toml: levels.0.latency_s: .*got 1e-06"),
-        (cluster_text(latency=FIGURE.format("-1.0")), r"mine.toml: levels.0.latency_s.value: .*got -1.0"),
+        (
+            cluster_text(latency=FIGURE.format("-1.0")),
+            r"mine.toml: levels.0.latency_s.value: .*got -1.0",
+        ),
         (cluster_text(latency=FIGURE.format('"1"')), r"levels.0.latency_s.value: .*got '1'"),
-        (cluster_text(latency="{ value = 1.0, date = 2026-01-31 }"), r"levels.0.latency_s.source: .*required"),
+        (
+            cluster_text(latency="{ value = 1.0, date = 2026-01-31 }"),
+            r"levels.0.latency_s.source: .*required",
+        ),
         (cluster_text(more='glow = "red"'), r"glow: .*got 'red'; take it out"),
         (cluster_text(more='devise_kinds = ["x"]'), r"devise_kinds: .*did you mean 'device_kinds'"),
         (cluster_text(latency="1e-6"), r"got 1e-06; a number is written { value = "),
-        (cluster_text(latency="{ value = 1.0 }"), r"latency_s.obtained: Field required; add it, as in { value"),
+        (
+            cluster_text(latency="{ value = 1.0 }"),
+            r"latency_s.obtained: Field required; add it, as in { value",
+        ),
         (cluster_text(latency=FIGURE.format("0.0")), r"got 0.0; it is in base units"),
-        (cluster_text(latency=MICROSECOND.replace("measured", "guessed")), r"obtained: .*'assumed', got 'guessed'"),
+        (
+            cluster_text(latency=MICROSECOND.replace("measured", "guessed")),
+            r"obtained: .*'assumed', got 'guessed'",
+        ),
         (cluster_text(device=""), r"mine.toml: .*give `device`, or `inside`"),
-        (cluster_text(device='device = "cpu"', more='inside = "8xh100"'), r"mine.toml: .*either a device or clusters"),
-        (cluster_text(device='inside = "8xh10"'), r"mine.toml: inside: unknown cluster '8xh10'; did you mean"),
-        (cluster_text(device='inside = "mine.toml"'), r"mine.toml in .*mine.toml: it contains itself"),
-        (cluster_text(device='inside = ["8xh100", "8xa100"]'), r"'mine' lists 2 clusters inside for 3 units"),
-        (cluster_text(device='inside = ["8xh100", "8xa100", "4xa100"]'), r"'4xa100' is 4 device .* but '8xh100' is 8"),
+        (
+            cluster_text(device='device = "cpu"', more='inside = "8xh100"'),
+            r"mine.toml: .*either a device or clusters",
+        ),
+        (
+            cluster_text(device='inside = "8xh10"'),
+            r"mine.toml: inside: unknown cluster '8xh10'; did you mean",
+        ),
+        (
+            cluster_text(device='inside = "mine.toml"'),
+            r"mine.toml in .*mine.toml: it contains itself",
+        ),
+        (
+            cluster_text(device='inside = ["8xh100", "8xa100"]'),
+            r"'mine' lists 2 clusters inside for 3 units",
+        ),
+        (
+            cluster_text(device='inside = ["8xh100", "8xa100", "4xa100"]'),
+            r"'4xa100' is 4 device .* but '8xh100' is 8",
+        ),
         (cluster_text(device='device = "h1000"'), r"no device 'h1000'; known are a100-sxm"),
         (cluster_text(device='device = "gone.toml"'), r"gone.toml: cannot be read"),
         ("name = ", r"mine.toml: cannot be read as TOML"),
@@ -312,8 +358,12 @@ def test_the_slowest_generation_sets_the_pace(tmp_path):
     assert mixed.topology.levels[1].link == old.topology.levels[0].link
     inside = group(mixed.topology, (3, 8), (1,))
     alone = group(old.topology, (8,), (0,))
-    assert collective_time_s("all_gather", 1 << 24, inside) == collective_time_s("all_gather", 1 << 24, alone)
-    assert compute_time_s(1e12, 1e6, "bfloat16", mixed.device) == compute_time_s(1e12, 1e6, "bfloat16", old.device)
+    assert collective_time_s("all_gather", 1 << 24, inside) == collective_time_s(
+        "all_gather", 1 << 24, alone
+    )
+    assert compute_time_s(1e12, 1e6, "bfloat16", mixed.device) == compute_time_s(
+        1e12, 1e6, "bfloat16", old.device
+    )
     assert slowest_cluster("x", (new, old)).topology == slowest_cluster("x", (old, new)).topology
     assert Cluster.from_dict(mixed.to_dict()) == mixed
     with pytest.raises(ValueError, match="no clusters"):
@@ -323,7 +373,11 @@ def test_the_slowest_generation_sets_the_pace(tmp_path):
 def test_files_inside_files(tmp_path):
     (tmp_path / "box.toml").write_text(cluster_text())
     path = tmp_path / "outer.toml"
-    path.write_text(cluster_text(device='inside = "box.toml"').replace('"box"', '"room"').replace('"mine"', '"outer"'))
+    path.write_text(
+        cluster_text(device='inside = "box.toml"')
+        .replace('"box"', '"room"')
+        .replace('"mine"', '"outer"')
+    )
     assert load_cluster(path).topology.sizes == (3, 3)
     assert load_cluster(path).name == "outer"
     assert [name for name, _ in figures_of(path) if name.startswith("levels.room")]

@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cost_models import Level, Link, Topology, best_algorithm, collective_time_s, group, load_cluster
+from cost_models import (
+    Level,
+    Link,
+    Topology,
+    best_algorithm,
+    collective_time_s,
+    group,
+    load_cluster,
+)
 from cost_models.algorithms import (
     bruck_all_to_all_time_s,
     hierarchical_reduce_scatter_time_s,
@@ -29,7 +37,9 @@ GBIT = 1e9 / 8
 def topologies(draw):
     """Up to two switch levels, then up to two torus axes or one full level."""
     links = st.builds(Link, st.floats(1e-7, 1e-3), st.floats(1e6, 1e12))
-    levels = [Level(f"s{i}", draw(st.integers(1, 4)), draw(links)) for i in range(draw(st.integers(0, 2)))]
+    levels = [
+        Level(f"s{i}", draw(st.integers(1, 4)), draw(links)) for i in range(draw(st.integers(0, 2)))
+    ]
     if draw(st.integers(0, 3)) == 0:
         return Topology((*levels, Level("f", draw(st.integers(1, 5)), draw(links), "full")))
     for i in range(draw(st.integers(0 if levels else 1, 2))):
@@ -71,7 +81,10 @@ def test_times_do_not_fall_as_bytes_grow_and_groups_of_one_are_free(drawn, kind,
 def test_times_do_not_jump_where_the_algorithm_changes(drawn, kind, log_size, part):
     """A part more bytes cost at most that part more time."""
     got, size = group(*drawn), 2**log_size
-    before, after = collective_time_s(kind, size, got), collective_time_s(kind, size * (1 + part), got)
+    before, after = (
+        collective_time_s(kind, size, got),
+        collective_time_s(kind, size * (1 + part), got),
+    )
     assert before <= after <= before * (1 + part) * (1 + 1e-12)
 
 
@@ -80,18 +93,28 @@ def test_times_do_not_jump_where_the_algorithm_changes(drawn, kind, log_size, pa
 def test_other_groups_only_ever_cost_time(drawn, kind, size):
     topology, mesh, axes = drawn
     everyone = device_groups(mesh, axes)[:8]
-    alone = max(collective_time_s(kind, size, group_of_devices(topology, one[None])) for one in everyone)
+    alone = max(
+        collective_time_s(kind, size, group_of_devices(topology, one[None])) for one in everyone
+    )
     assert alone <= collective_time_s(kind, size, group(topology, mesh, axes)) * (1 + 1e-9)
 
 
-@given(drawn_groups(), st.sampled_from(KINDS), st.integers(1, 1 << 32), st.floats(0.1, 1), st.integers(0, 3))
+@given(
+    drawn_groups(),
+    st.sampled_from(KINDS),
+    st.integers(1, 1 << 32),
+    st.floats(0.1, 1),
+    st.integers(0, 3),
+)
 @settings(max_examples=100, deadline=None)
 def test_a_slower_link_never_saves_time(drawn, kind, size, factor, position):
     topology, mesh, axes = drawn
     levels = list(topology.levels)
     position %= len(levels)
     old = levels[position].link
-    levels[position] = replace(levels[position], link=Link(old.latency_s / factor, old.bandwidth_bytes_per_s * factor))
+    levels[position] = replace(
+        levels[position], link=Link(old.latency_s / factor, old.bandwidth_bytes_per_s * factor)
+    )
     slower = collective_time_s(kind, size, group(Topology(tuple(levels)), mesh, axes))
     assert slower >= collective_time_s(kind, size, group(topology, mesh, axes)) * (1 - 1e-9)
 
@@ -100,7 +123,9 @@ def test_a_slower_link_never_saves_time(drawn, kind, size, factor, position):
 @settings(max_examples=100, deadline=None)
 def test_an_all_reduce_is_at_most_a_reduce_scatter_and_an_all_gather(drawn, size):
     got = group(*drawn)
-    parts = collective_time_s("reduce_scatter", size, got) + collective_time_s("all_gather", size, got)
+    parts = collective_time_s("reduce_scatter", size, got) + collective_time_s(
+        "all_gather", size, got
+    )
     name, time_s = best_algorithm("all_reduce", size, got)
     assert time_s <= parts * (1 + 1e-12)
     assert name == "tree" or time_s == pytest.approx(parts)
@@ -119,11 +144,17 @@ def busiest_uplink_s(topology, messages):
 
 
 NO_LATENCY = Topology(
-    (Level("rack", 2, Link(0, 3e9)), Level("server", 3, Link(0, 7e9)), Level("device", 4, Link(0, 5e9)))
+    (
+        Level("rack", 2, Link(0, 3e9)),
+        Level("server", 3, Link(0, 7e9)),
+        Level("device", 4, Link(0, 5e9)),
+    )
 )
 
 
-@pytest.mark.parametrize("mesh", [(24,), (2, 12), (6, 4), (4, 6), (3, 8), (2, 3, 4), (5, 4), (8, 3)])
+@pytest.mark.parametrize(
+    "mesh", [(24,), (2, 12), (6, 4), (4, 6), (3, 8), (2, 3, 4), (5, 4), (8, 3)]
+)
 def test_transfer_times_are_those_of_the_messages(mesh):
     size = 1 << 24
     for axes in [(i,) for i in range(len(mesh))] + [tuple(range(len(mesh)))]:
@@ -135,7 +166,9 @@ def test_transfer_times_are_those_of_the_messages(mesh):
         expected = (n - 1) * busiest_uplink_s(NO_LATENCY, step)
         assert ring_reduce_scatter_time_s(size, got) == pytest.approx(expected)
         pairs = [(a, b, size / n) for g in groups for a, b in product(g, g)]
-        assert pairwise_all_to_all_time_s(size, got) == pytest.approx(busiest_uplink_s(NO_LATENCY, pairs))
+        assert pairwise_all_to_all_time_s(size, got) == pytest.approx(
+            busiest_uplink_s(NO_LATENCY, pairs)
+        )
 
 
 @pytest.mark.parametrize("mesh", [(24,), (2, 12), (6, 4), (2, 3, 4)])
@@ -162,7 +195,9 @@ def test_hierarchical_transfers_are_those_of_the_messages_of_each_phase(mesh):
 
 
 def hosts(network, devices=1, inside=123e6, latency=0.0):
-    return Topology((Level("host", 2, Link(latency, network)), Level("device", devices, Link(latency, inside))))
+    return Topology(
+        (Level("host", 2, Link(latency, network)), Level("device", devices, Link(latency, inside)))
+    )
 
 
 @pytest.mark.parametrize(
@@ -179,12 +214,16 @@ def hosts(network, devices=1, inside=123e6, latency=0.0):
 )
 def test_two_hosts_at_1_gbit_are_bytes_by_bandwidth(kind, mib, measured_model_ms):
     got = group(hosts(GBIT, inside=1e12), (2,), (0,))
-    assert collective_time_s(kind, mib * MIB, got) * 1e3 == pytest.approx(measured_model_ms, rel=0.01)
+    assert collective_time_s(kind, mib * MIB, got) * 1e3 == pytest.approx(
+        measured_model_ms, rel=0.01
+    )
 
 
 def test_two_groups_share_the_link():
     """Measured 140 ms: all-reduce of 8 MiB over two hosts, by two groups at once, at 1 Gbit/s."""
-    time_s = collective_time_s("all_reduce", 8 * MIB, group(hosts(GBIT, 2, inside=1e9), (2, 2), (0,)))
+    time_s = collective_time_s(
+        "all_reduce", 8 * MIB, group(hosts(GBIT, 2, inside=1e9), (2, 2), (0,))
+    )
     assert time_s == pytest.approx(0.140, rel=0.05)
 
 
@@ -224,7 +263,9 @@ def test_torus_formulas():
     assert row == pytest.approx(7 / 8 * size / beta, rel=1e-4)
     both = group(pod, (256,), (0,))
     assert best_algorithm("all_gather", size, both)[0] == "multi_axis"
-    assert multi_axis_reduce_scatter_time_s(size, both) == pytest.approx(255 / 256 * size / (4 * beta), rel=1e-4)
+    assert multi_axis_reduce_scatter_time_s(size, both) == pytest.approx(
+        255 / 256 * size / (4 * beta), rel=1e-4
+    )
     one_by_one = hierarchical_reduce_scatter_time_s(size, both)
     assert one_by_one == pytest.approx(2 * multi_axis_reduce_scatter_time_s(size, both), rel=1e-4)
     exchange = collective_time_s("all_to_all", size, group(pod, (16, 16), (0,)))

@@ -49,7 +49,9 @@ def curves(draw):
 @st.composite
 def devices(draw):
     half = st.builds(HalfSizes, *[st.floats(0, 100)] * 3)
-    work = st.dictionaries(st.sampled_from(["exp", "transpose", "other"]), st.fixed_dictionaries({"float32": curves()}))
+    work = st.dictionaries(
+        st.sampled_from(["exp", "transpose", "other"]), st.fixed_dictionaries({"float32": curves()})
+    )
     memory = st.none() | curves()
     products = st.dictionaries(st.sampled_from(["float32", "bfloat16"]), half)
     packing = st.builds(Packing, *[st.floats(0, 100)] * 4)
@@ -111,12 +113,17 @@ def test_a_product_takes_longer_the_larger_it_is(device, m, n, k, more, dtype):
     time_s = matmul_time_s(m, n, k, dtype, device)
     for larger in ((m + more, n, k), (m, n + more, k), (m, n, k + more)):
         assert matmul_time_s(*larger, dtype, device) >= time_s * (1 - 1e-9)
-    assert time_s >= matmul_time_s(m, n, k, dtype, replace(device, efficiency=None)) * (1 - 1e-9) or (
-        device.efficiency.memory is not None
-    )
+    assert time_s >= matmul_time_s(m, n, k, dtype, replace(device, efficiency=None)) * (
+        1 - 1e-9
+    ) or (device.efficiency.memory is not None)
 
 
-@given(devices(), st.sampled_from(KINDS), st.lists(st.floats(1, 1e12), min_size=1, max_size=4), st.floats(0, 1e9))
+@given(
+    devices(),
+    st.sampled_from(KINDS),
+    st.lists(st.floats(1, 1e12), min_size=1, max_size=4),
+    st.floats(0, 1e9),
+)
 @settings(deadline=None)
 def test_many_at_once_are_as_one_by_one(device, kind, operations, size):
     flops, sizes = np.array(operations), np.full(len(operations), size)
@@ -124,7 +131,9 @@ def test_many_at_once_are_as_one_by_one(device, kind, operations, size):
     found = compute_times_s(flops, sizes, "float32", device, kind=kind, elements=elements)
     for n, each in enumerate(operations):
         mine = (each / 7, each / 5, each / 3) if kind == "dot_general" else None
-        assert found[n] == pytest.approx(compute_time_s(each, size, "float32", device, kind=kind, elements=mine))
+        assert found[n] == pytest.approx(
+            compute_time_s(each, size, "float32", device, kind=kind, elements=mine)
+        )
 
 
 @given(devices(), st.sampled_from(KINDS), st.floats(0, 1e12), st.floats(0, 1e9), st.floats(1, 3))
@@ -140,7 +149,9 @@ def test_any_kernel_takes_longer_the_larger_it_is(device, kind, flops, size, fac
 def test_a_device_that_says_nothing_reaches_its_peaks(flops, size, kind):
     time_s = compute_time_s(flops, size, "float32", PLAIN)
     assert time_s == max(flops / 1e12, size / 1e10) + 1e-6
-    assert compute_time_s(flops, size, "float32", PLAIN, kind=kind, elements=(1.0, 1.0, 1.0)) == time_s
+    assert (
+        compute_time_s(flops, size, "float32", PLAIN, kind=kind, elements=(1.0, 1.0, 1.0)) == time_s
+    )
     assert fresh_time_s(size, PLAIN) == 0
     empty = replace(PLAIN, efficiency=Efficiency())
     assert compute_time_s(flops, size, "float32", empty, kind=kind) == time_s
@@ -150,9 +161,14 @@ def test_dims_are_told_from_counts():
     b, m, n, k = 3, 5, 7, 11
     assert product_dims(b * m * k, b * k * n, b * m * n, 2 * b * m * n * k) == (m, n, k)
     half = HalfSizes(5.0, 0.0, 0.0)
-    device = replace(PLAIN, efficiency=Efficiency({"float32": half}), memory_bandwidth_bytes_per_s=1e15)
-    assert matmul_time_s(5, 4096, 4096, "float32", device) == pytest.approx(4 * 5 * 4096**2 / 1e12 + 1e-6)
-    assert matmul_time_s(5, 4096, 4096, "float16", device) > 4 * 5 * 4096**2 / 2e12  # the half sizes of float32
+    device = replace(
+        PLAIN, efficiency=Efficiency({"float32": half}), memory_bandwidth_bytes_per_s=1e15
+    )
+    assert matmul_time_s(5, 4096, 4096, "float32", device) == pytest.approx(
+        4 * 5 * 4096**2 / 1e12 + 1e-6
+    )
+    # the half sizes of float32
+    assert matmul_time_s(5, 4096, 4096, "float16", device) > 4 * 5 * 4096**2 / 2e12
 
 
 def test_kinds_without_work_of_their_own():
@@ -166,7 +182,12 @@ def test_kinds_without_work_of_their_own():
     assert convolved == pytest.approx(max(2 * 64 * 16 / 1e12, 4 * (64 * 8 + 16) / 1e10))
 
 
-@given(st.lists(devices(), min_size=1, max_size=3), st.sampled_from(KINDS), st.floats(0, 1e9), st.floats(0, 1e9))
+@given(
+    st.lists(devices(), min_size=1, max_size=3),
+    st.sampled_from(KINDS),
+    st.floats(0, 1e9),
+    st.floats(0, 1e9),
+)
 @settings(deadline=None)
 def test_no_device_is_slower_than_the_slowest(several, kind, flops, size):
     together = slowest_device(tuple(several))
@@ -174,14 +195,20 @@ def test_no_device_is_slower_than_the_slowest(several, kind, flops, size):
         mine = compute_time_s(flops, size, "float32", device, kind=kind)
         assert compute_time_s(flops, size, "float32", together, kind=kind) >= mine * (1 - 1e-9)
         assert moving_time_s(size, together) >= moving_time_s(size, device) * (1 - 1e-9)
-    if len(several) == 1 and several[0].efficiency is not None and several[0].efficiency.memory is not None:
+    if (
+        len(several) == 1
+        and several[0].efficiency is not None
+        and several[0].efficiency.memory is not None
+    ):
         assert together.efficiency == several[0].efficiency
 
 
 @given(st.lists(curves(), min_size=1, max_size=3), st.floats(0, 1e7, allow_subnormal=False))
 @settings(deadline=None)
 def test_the_slowest_curve_is_above_all(several, size):
-    assert slowest_curve(tuple(several)).time_s(size) >= max(c.time_s(size) for c in several) * (1 - 1e-9)
+    assert slowest_curve(tuple(several)).time_s(size) >= max(c.time_s(size) for c in several) * (
+        1 - 1e-9
+    )
 
 
 # Measured collectives -------------------------------------------------------------------------------------------------
@@ -199,12 +226,15 @@ def test_measured_collectives_ascend(local, alpha, beta, a, b):
     across = group(cluster.topology, (2, 2), (0,))
     times = [collective_time_s("permute", size, across) for size in sorted((a, b))]
     assert times[0] <= times[1] * (1 + 1e-9)
-    assert times[0] == pytest.approx(alpha + local.time_s(min(a, b)) + beta * 2 * min(a, b))  # two groups share a link
+    # two groups share a link
+    assert times[0] == pytest.approx(alpha + local.time_s(min(a, b)) + beta * 2 * min(a, b))
 
 
 def test_measured_collectives_stand_for_their_level_and_kind():
     line = Curve((), (), 1e-9)
-    cluster = cluster_with(Terms("all_reduce", 2, 1e-3, line, 0.0), Terms("all_reduce", 4, 2e-3, line, 0.0))
+    cluster = cluster_with(
+        Terms("all_reduce", 2, 1e-3, line, 0.0), Terms("all_reduce", 4, 2e-3, line, 0.0)
+    )
     across, inside, flat = (group(cluster.topology, (2, 2), axes) for axes in ((0,), (1,), (0, 1)))
     assert best_algorithm("all_reduce", 1e6, across) == ("measured", pytest.approx(2e-3))
     assert best_algorithm("all_reduce", 1e6, flat) == ("measured", pytest.approx(3e-3))
@@ -216,23 +246,35 @@ def test_measured_collectives_stand_for_their_level_and_kind():
 
 @pytest.mark.parametrize(
     ("kind", "wire"),
-    [("all_reduce", 2.0), ("all_gather", 1.0), ("reduce_scatter", 1.0), ("all_to_all", 1.0), ("permute", 2.0)],
+    [
+        ("all_reduce", 2.0),
+        ("all_gather", 1.0),
+        ("reduce_scatter", 1.0),
+        ("all_to_all", 1.0),
+        ("permute", 2.0),
+    ],
 )
 def test_bytes_on_the_wire(kind, wire):
     """Two groups of two leave a host at once; of S bytes each sends (n - 1) / n, twice, or all to its partner."""
     cluster = cluster_with(Terms(kind, 2, 0.0, Curve((), (), 0.0), 1.0))
-    assert collective_time_s(kind, 1000.0, group(cluster.topology, (2, 2), (0,))) == pytest.approx(wire * 1000)
+    assert collective_time_s(kind, 1000.0, group(cluster.topology, (2, 2), (0,))) == pytest.approx(
+        wire * 1000
+    )
 
 
 def test_the_slowest_cluster_of_measured_ones():
-    fast, slow = (cluster_with(Terms("permute", 2, a, Curve((1.0,), (a,), a), a)) for a in (1e-3, 2e-3))
+    fast, slow = (
+        cluster_with(Terms("permute", 2, a, Curve((1.0,), (a,), a), a)) for a in (1e-3, 2e-3)
+    )
     levels = slowest_cluster("both", (fast, slow)).topology.levels
     assert levels[0].terms == slow.topology.levels[0].terms
     assert slowest_cluster("both", (fast, cluster_with())).topology.levels[0].terms == ()
 
 
 def test_json_holds_what_was_measured():
-    efficiency = Efficiency({"float32": HalfSizes(1, 2, 3)}, {"exp": {"float32": Curve((1.0,), (2.0,), 3.0)}})
+    efficiency = Efficiency(
+        {"float32": HalfSizes(1, 2, 3)}, {"exp": {"float32": Curve((1.0,), (2.0,), 3.0)}}
+    )
     cluster = cluster_with(Terms("permute", 2, 1e-3, Curve((1.0,), (1e-3,), 1e-3), 1e-9))
     cluster = replace(cluster, device=replace(PLAIN, efficiency=efficiency))
     assert Cluster.from_dict(cluster.to_dict()) == cluster
@@ -248,7 +290,11 @@ def test_a_kind_without_a_curve_is_as_its_family() -> None:
     one, two, other = (Curve((), (), slope) for slope in (1e-9, 2e-9, 3e-9))
     work = {"conv": {"float32": one}, "conv:window": {"float32": two}, "other": {"float32": other}}
     found = Efficiency(work=work)
-    assert [found.of(kind, "float32") for kind in ("conv:image", "conv:window", "sin")] == [one, two, other]
+    assert [found.of(kind, "float32") for kind in ("conv:image", "conv:window", "sin")] == [
+        one,
+        two,
+        other,
+    ]
     unstated = Efficiency(work={"other": {"float32": other}})
     assert unstated.of("conv_general_dilated:window", "float32") is None
 
@@ -258,23 +304,31 @@ SHAPES = st.tuples(*[st.integers(1, 64)] * 5)  # batch, image, window, channels 
 
 @given(st.builds(Packing, *[st.floats(0, 100)] * 4), SHAPES, st.integers(0, 4))
 @settings(deadline=None)
-def test_a_convolution_packs_more_of_few_channels_and_never_takes_less_for_more(packing, shape, grown):
+def test_a_convolution_packs_more_of_few_channels_and_never_takes_less_for_more(
+    packing, shape, grown
+):
     device = replace(PLAIN, efficiency=Efficiency(convolutions={"conv_general_dilated": packing}))
 
     def time_s(device, batch, image, window, c_in, c_out):
-        return convolution_time_s(batch, (image, image), (window, window), (c_in, c_out), "float32", device)
+        return convolution_time_s(
+            batch, (image, image), (window, window), (c_in, c_out), "float32", device
+        )
 
     more = [size + (n == grown) for n, size in enumerate(shape)]
     assert time_s(PLAIN, *shape) <= time_s(device, *shape) <= time_s(device, *more) * (1 + 1e-12)
     batch, image, window, c_in, c_out = shape
     m, n, k = batch * image**2, c_out, window**2 * c_in
-    adds = packing.patches * m * k + packing.windows * n * k + packing.places * m + packing.depth * k
+    adds = (
+        packing.patches * m * k + packing.windows * n * k + packing.places * m + packing.depth * k
+    )
     moved = 4.0 * (batch * image**2 * (c_in + c_out) + k * n) / 1e10
     assert time_s(device, *shape) == pytest.approx(max(2 * (m * n * k + adds) / 1e12, moved) + 1e-6)
 
 
 def test_a_convolution_in_groups_packs_as_each_of_them_does():
-    device = replace(PLAIN, efficiency=Efficiency(convolutions={"conv_general_dilated": Packing(3, 0, 50, 0)}))
+    device = replace(
+        PLAIN, efficiency=Efficiency(convolutions={"conv_general_dilated": Packing(3, 0, 50, 0)})
+    )
     one = convolution_time_s(4, (16, 16), (3, 3), (8, 2), "float32", device)
     all_of_them = convolution_time_s(4, (16, 16), (3, 3), (64, 16), "float32", device, groups=8)
     assert all_of_them - device.launch_s == pytest.approx(8 * (one - device.launch_s))
@@ -287,25 +341,37 @@ def test_a_kind_of_convolution_without_packing_is_as_its_family():
     assert convolution_elements(36.0, 50.0, 4.0, 3600.0) == (450.0, 36.0, 50.0)
 
 
-@given(devices(), st.sampled_from(["gather", "scatter-add", "scatter-max"]), *[st.integers(1, 10**6)] * 4)
+@given(
+    devices(),
+    st.sampled_from(["gather", "scatter-add", "scatter-max"]),
+    *[st.integers(1, 10**6)] * 4,
+)
 @settings(deadline=None)
-def test_picking_takes_longer_the_more_and_the_longer_runs_are(device, kind, count, size, more, longer):
+def test_picking_takes_longer_the_more_and_the_longer_runs_are(
+    device, kind, count, size, more, longer
+):
     """And no less than moving the bytes; arrays say the same."""
 
     def time_s(count, size):
-        return compute_time_s(0.0, 2.0 * count * size, "float32", device, kind=kind, runs=(float(count), float(size)))
+        return compute_time_s(
+            0.0, 2.0 * count * size, "float32", device, kind=kind, runs=(float(count), float(size))
+        )
 
     once = time_s(count, size)
     assert once >= moving_time_s(2.0 * count * size, device)
     assert min(time_s(count + more, size), time_s(count, size + longer)) >= once * (1 - 1e-9)
     counts, sizes = np.array([count, count + more], float), np.array([size, size], float)
-    both = compute_times_s(np.zeros(2), 2 * counts * sizes, "float32", device, kind=kind, runs=(counts, sizes))
+    both = compute_times_s(
+        np.zeros(2), 2 * counts * sizes, "float32", device, kind=kind, runs=(counts, sizes)
+    )
     assert both == pytest.approx([once, time_s(count + more, size)])
 
 
 def test_the_slowest_device_picks_as_the_slowest_does():
     quick, slow = Curve((4.0,), (1e-9,), 1e-9), Curve((4.0,), (2e-9,), 1e-10)
-    devices = [replace(PLAIN, efficiency=Efficiency(runs={"gather": curve})) for curve in (quick, slow)]
+    devices = [
+        replace(PLAIN, efficiency=Efficiency(runs={"gather": curve})) for curve in (quick, slow)
+    ]
     found = slowest_device((*devices, PLAIN)).efficiency
     assert found.run("gather").time_s(4) == 2e-9
     assert found.run("gather").time_s(1000) == pytest.approx(quick.time_s(1000), rel=0.01)

@@ -52,7 +52,9 @@ bandwidth_bytes_per_s = { value = 1e11, source = "s", date = 2026-01-31, obtaine
 
 def written(folder: Path, top: str = "", slowdown: str = "1.3") -> Path:
     path = folder / "mine.toml"
-    path.write_text('name = "mine"\n' + top + LEVEL + DEVICE.replace("SLOWDOWN", slowdown), encoding="utf-8")
+    path.write_text(
+        'name = "mine"\n' + top + LEVEL + DEVICE.replace("SLOWDOWN", slowdown), encoding="utf-8"
+    )
     return path
 
 
@@ -79,7 +81,9 @@ def test_a_profile_may_know_better(tmp_path: Path) -> None:
         "levels.device.bandwidth_bytes_per_s": 0.25,
     }
     knows = load_cluster(
-        written(tmp_path, 'relative_errors = { "data sheet" = 0.4, measured = 0.01, formula = 0.07 }\n')
+        written(
+            tmp_path, 'relative_errors = { "data sheet" = 0.4, measured = 0.01, formula = 0.07 }\n'
+        )
     )
     assert knows.errors["device.peak_flops_per_s.float32"] == 0.4
     assert knows.errors["device.overlap.computing_slowdown"] == 0.01
@@ -88,7 +92,9 @@ def test_a_profile_may_know_better(tmp_path: Path) -> None:
 
 
 def test_bad_profiles_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ProfileError, match=r"communicating_slowdown must be finite and >= 1, got 0\.9"):
+    with pytest.raises(
+        ProfileError, match=r"communicating_slowdown must be finite and >= 1, got 0\.9"
+    ):
         load_cluster(written(tmp_path, slowdown="0.9"))
     with pytest.raises(ProfileError, match="relative_errors"):
         load_cluster(written(tmp_path, "relative_errors = { guessed = 0.5 }\n"))
@@ -107,7 +113,9 @@ def reached() -> Cluster:
     return replace(cluster, device=device)
 
 
-@pytest.mark.parametrize("name", ["4x8xh100", "tpu-v5e-slices-2x4x4", "cpu8", "2x2xcpu-1gbit", "reached"])
+@pytest.mark.parametrize(
+    "name", ["4x8xh100", "tpu-v5e-slices-2x4x4", "cpu8", "2x2xcpu-1gbit", "reached"]
+)
 def test_a_worse_number_makes_something_slower_and_nothing_faster(name: str) -> None:
     cluster = reached() if name == "reached" else load_cluster(name)
     members = range(len(cluster.topology.sizes))
@@ -116,7 +124,12 @@ def test_a_worse_number_makes_something_slower_and_nothing_faster(name: str) -> 
         topology = of.topology
         groups = [group(topology, topology.sizes, (n,)) for n in members]
         kinds: tuple[CollectiveKind, ...] = ("all_reduce", "all_gather", "all_to_all", "permute")
-        moving = [collective_time_s(kind, size, g) for kind in kinds for size in (8, 2**26) for g in groups]
+        moving = [
+            collective_time_s(kind, size, g)
+            for kind in kinds
+            for size in (8, 2**26)
+            for g in groups
+        ]
         work = [
             compute_time_s(*w, of.device)
             for dtype in of.device.peak_flops_per_s
@@ -133,11 +146,17 @@ def test_a_worse_number_makes_something_slower_and_nothing_faster(name: str) -> 
         after = times(slower_cluster(cluster, path, error))
         assert all(new >= old for old, new in zip(before, after, strict=True)), path
         assert after != before, path
-        assert max(new / old for old, new in zip(before, after, strict=True)) <= (1 + error) * (1 + 1e-9), path
+        assert max(new / old for old, new in zip(before, after, strict=True)) <= (1 + error) * (
+            1 + 1e-9
+        ), path
 
 
 def test_numbers_that_no_time_depends_on_cannot_be_worse() -> None:
-    for path in ("device.memory_bytes", "device.overlap.computing_slowdown", "levels.moon.latency_s"):
+    for path in (
+        "device.memory_bytes",
+        "device.overlap.computing_slowdown",
+        "levels.moon.latency_s",
+    ):
         with pytest.raises(ValueError, match=path.split(".")[1]):
             slower_cluster(load_cluster("cpu8"), path, 0.1)
 

@@ -37,13 +37,18 @@ def noisy(seconds, seed, spread=0.03, outliers=0.0):
     """Times with some percent of noise, of which a share is far too long."""
     rng = np.random.default_rng(seed)
     late = rng.uniform(size=len(seconds)) < outliers
-    return np.array(seconds) * np.exp(rng.normal(0, spread, len(seconds))) * np.where(late, 4.0, 1.0)
+    return (
+        np.array(seconds) * np.exp(rng.normal(0, spread, len(seconds))) * np.where(late, 4.0, 1.0)
+    )
 
 
 def moving_samples(seed=0, spread=0.0):
     sizes = [10.0**e for e in (2, 3, 4, 5, 6, 7, 8, 9)]
     times = noisy([MEMORY.time_s(size) + LAUNCH for size in sizes], seed, spread)
-    return [Sample("moving", "axpy", "float32", size, float(t)) for size, t in zip(sizes, times, strict=True)]
+    return [
+        Sample("moving", "axpy", "float32", size, float(t))
+        for size, t in zip(sizes, times, strict=True)
+    ]
 
 
 def product_samples(seed=0, spread=0.03, outliers=0.0, dtype="float32"):
@@ -55,8 +60,12 @@ def product_samples(seed=0, spread=0.03, outliers=0.0, dtype="float32"):
         for (m, n, k), size in zip(dims, moved, strict=True)
     ]
     return [
-        Sample("product", "dot_general", dtype, size, float(t), 2.0 * m * n * k, (m * k, k * n, m * n))
-        for (m, n, k), size, t in zip(dims, moved, noisy(times, seed, spread, outliers), strict=True)
+        Sample(
+            "product", "dot_general", dtype, size, float(t), 2.0 * m * n * k, (m * k, k * n, m * n)
+        )
+        for (m, n, k), size, t in zip(
+            dims, moved, noisy(times, seed, spread, outliers), strict=True
+        )
     ]
 
 
@@ -69,7 +78,9 @@ def collective_samples(machine, terms, meshes, sizes=(1e3, 1e5, 1e6, 1e7)):
             span = next(span for span in members.spans if span.sharing)
             for size in sizes:
                 time_s = alpha + gamma * size + beta * wire_bytes(kind, size, members.size, span)
-                made.append(Sample("collective", kind, "float32", size, time_s, mesh=mesh, axes=axes))
+                made.append(
+                    Sample("collective", kind, "float32", size, time_s, mesh=mesh, axes=axes)
+                )
     return made
 
 
@@ -77,7 +88,8 @@ def collective_samples(machine, terms, meshes, sizes=(1e3, 1e5, 1e6, 1e7)):
 @settings(max_examples=5, deadline=None)
 def test_products_give_back_peak_and_half_sizes(seed):
     half, curve = fit_products(product_samples(seed, outliers=0.05), LAUNCH, MEMORY)
-    assert 1 / curve.slope == pytest.approx(PEAK, rel=0.065)  # of all 1,001 seeds the worst is 6.2 % off
+    # of all 1,001 seeds the worst is 6.2 % off
+    assert 1 / curve.slope == pytest.approx(PEAK, rel=0.065)
     assert curve.time_s(1e9) == pytest.approx(1e9 / PEAK, rel=0.065)  # 6.4 %
     assert half.sizes == pytest.approx(HALF, rel=0.12, abs=2.8)  # 2.8, 2.1 and 3.7
 
@@ -101,7 +113,10 @@ def test_few_products_are_fitted_too(count):
 
 def test_small_products_on_fewer_cores():
     """Half of the peak below 1e7 operations: a curve without steps is near it on both sides."""
-    halved = [replace(s, time_s=s.time_s * (2 if s.operations < 1e7 else 1)) for s in product_samples(spread=0.0)]
+    halved = [
+        replace(s, time_s=s.time_s * (2 if s.operations < 1e7 else 1))
+        for s in product_samples(spread=0.0)
+    ]
     half, curve = fit_products(halved, LAUNCH, MEMORY)
     assert half.sizes == pytest.approx(HALF, rel=0.5)
     assert curve.time_s(2e6) == pytest.approx(4e6 / PEAK, rel=0.25)
@@ -111,7 +126,15 @@ def test_small_products_on_fewer_cores():
 def test_products_with_vectors_hide_nothing_of_thin_matrices():
     """They take what moving their operands does; alone they have to do."""
     vectors = [
-        Sample("product", "dot_general", "float32", 4.0 * n * n, MEMORY.time_s(4.0 * n * n), 2.0 * n * n, dims)
+        Sample(
+            "product",
+            "dot_general",
+            "float32",
+            4.0 * n * n,
+            MEMORY.time_s(4.0 * n * n),
+            2.0 * n * n,
+            dims,
+        )
         for n in (256, 1024)
         for dims in ((n, n * n, n), (n * n, n, n))
     ]
@@ -128,12 +151,27 @@ PACKING = Packing(2.0, 3.0, 300.0, 40.0)
 
 def convolution_samples(seed=0, spread=0.03, outliers=0.0, kind=CONVOLUTIONS[0]):
     """Of few and of many places, channels in and channels out."""
-    shapes = [(m, n, 9 * c_in) for m in (2, 16, 4096) for n in (2, 4, 16, 64) for c_in in (2, 8, 64, 512)]
+    shapes = [
+        (m, n, 9 * c_in) for m in (2, 16, 4096) for n in (2, 4, 16, 64) for c_in in (2, 8, 64, 512)
+    ]
     operations = [2.0 * m * n * k for m, n, k in shapes]
-    times = [2 * (m * n * k + 2 * m * k + 3 * n * k + 300 * m + 40 * k) / (PEAK / 2) + LAUNCH for m, n, k in shapes]
+    times = [
+        2 * (m * n * k + 2 * m * k + 3 * n * k + 300 * m + 40 * k) / (PEAK / 2) + LAUNCH
+        for m, n, k in shapes
+    ]
     return [
-        Sample("work", kind, "float32", 4.0, float(t), ops, convolution_elements(float(n * k), float(m * n), n, ops))
-        for (m, n, k), ops, t in zip(shapes, operations, noisy(times, seed, spread, outliers), strict=True)
+        Sample(
+            "work",
+            kind,
+            "float32",
+            4.0,
+            float(t),
+            ops,
+            convolution_elements(float(n * k), float(m * n), n, ops),
+        )
+        for (m, n, k), ops, t in zip(
+            shapes, operations, noisy(times, seed, spread, outliers), strict=True
+        )
     ]
 
 
@@ -160,7 +198,10 @@ def test_a_profile_says_what_convolutions_pack(tmp_path):
     profile = fitted_profile(samples, MACHINE)
     path = tmp_path / "made.toml"
     path.write_text(profile_text(profile), encoding="utf-8")
-    for sample in (*convolution_samples(spread=0.0), *convolution_samples(spread=0.0, kind=CONVOLUTIONS[2])):
+    for sample in (
+        *convolution_samples(spread=0.0),
+        *convolution_samples(spread=0.0, kind=CONVOLUTIONS[2]),
+    ):
         assert predicted_s(sample, load_cluster(path)) == pytest.approx(sample.time_s, rel=0.25)
     assert set(profile.device.convolutions) == {CONVOLUTIONS[0], CONVOLUTIONS[2]}
 
@@ -197,7 +238,9 @@ def test_a_profile_says_what_picking_takes(tmp_path):
         assert written == pytest.approx([seconds / part for seconds in RUNS.seconds])
         for sample in samples[-8:]:
             assert predicted_s(sample, load_cluster(path)) == pytest.approx(sample.time_s, rel=0.01)
-    path.write_text(profile_text(profile).replace("device.runs.gather", "device.runs.sort"), encoding="utf-8")
+    path.write_text(
+        profile_text(profile).replace("device.runs.gather", "device.runs.sort"), encoding="utf-8"
+    )
     with pytest.raises(ProfileError, match=r"runs\.sort"):
         load_cluster(path)
 
@@ -216,15 +259,23 @@ def test_moving_gives_back_launch_and_curve():
 def test_work_gives_back_rates_and_curves():
     rate = [Sample("work", "exp", "float32", 8.0 * n, n * 1e-9 + LAUNCH, n) for n in (1e5,)]
     assert fit_work(rate, LAUNCH).time_s(1e7) == pytest.approx(1e-2)
-    slower = [Sample("work", "transpose", "float32", 8 * n, t, n) for n, t in ((1e3, 1e-5), (1e5, 4e-4), (1e6, 9e-2))]
+    slower = [
+        Sample("work", "transpose", "float32", 8 * n, t, n)
+        for n, t in ((1e3, 1e-5), (1e5, 4e-4), (1e6, 9e-2))
+    ]
     curve = fit_work(slower, 0.0)
-    assert [curve.time_s(n) for n in (1e3, 1e5, 1e6, 2e6)] == pytest.approx([1e-5, 4e-4, 9e-2, 18e-2])
-    falling = [Sample("work", "sort", "float32", n, t, n) for n, t in ((1.0, 4.0), (2.0, 1.0), (3.0, 9.0))]
-    assert fit_work(falling, 0.0).seconds == pytest.approx(
-        (2.0, 2.0, 9.0)
-    )  # the mean of those that fall, in logarithms
+    assert [curve.time_s(n) for n in (1e3, 1e5, 1e6, 2e6)] == pytest.approx(
+        [1e-5, 4e-4, 9e-2, 18e-2]
+    )
+    falling = [
+        Sample("work", "sort", "float32", n, t, n) for n, t in ((1.0, 4.0), (2.0, 1.0), (3.0, 9.0))
+    ]
+    # the mean of those that fall, in logarithms
+    assert fit_work(falling, 0.0).seconds == pytest.approx((2.0, 2.0, 9.0))
     assert fit_fresh([]) is None
-    assert fit_fresh([Sample("fresh", "scale", "float32", 1e6, 1e-3)]).time_s(2e6) == pytest.approx(2e-3)
+    assert fit_fresh([Sample("fresh", "scale", "float32", 1e6, 1e-3)]).time_s(2e6) == pytest.approx(
+        2e-3
+    )
 
 
 def test_collectives_give_back_what_was_planted():
@@ -246,11 +297,15 @@ def test_a_time_that_was_disturbed_is_told_from_those_of_other_groups(disturbed)
     for factor, mesh in zip((1.0, 1.2, 1.5), meshes, strict=True):
         terms = {"all_reduce": (3e-5 * factor, 1e-9 * factor, 0.0)}
         samples += collective_samples(MACHINE, terms, [mesh], sizes)
-    twice = [replace(s, time_s=2 * s.time_s) if n == disturbed else s for n, s in enumerate(samples)]
+    twice = [
+        replace(s, time_s=2 * s.time_s) if n == disturbed else s for n, s in enumerate(samples)
+    ]
     found = {fitted.members: fitted for fitted in fit_collectives(twice, MACHINE.topology)}
     for sample in samples:
         fitted = found[int(np.prod([sample.mesh[axis] for axis in sample.axes]))]
-        assert fitted.alpha_s + fitted.local.time_s(sample.size_bytes) == pytest.approx(sample.time_s, rel=0.1)
+        assert fitted.alpha_s + fitted.local.time_s(sample.size_bytes) == pytest.approx(
+            sample.time_s, rel=0.1
+        )
 
 
 def test_wires_are_told_from_devices_where_groups_cross_a_level_in_two_ways():
@@ -268,8 +323,15 @@ def test_wires_are_told_from_devices_where_groups_cross_a_level_in_two_ways():
 @settings(max_examples=5, deadline=None)
 def test_a_written_profile_says_what_was_measured(tmp_path_factory, seed):
     collectives = {"all_reduce": (1e-4, 2e-9, 0.0), "all_to_all": (2e-4, 4e-9, 0.0)}
-    samples = [*moving_samples(), *product_samples(seed), *product_samples(seed + 1, dtype="bfloat16")]
-    samples += [Sample("work", "exp", "float32", 8e5, 1e-3, 1e5), Sample("fresh", "scale", "float32", 1e6, 1e-3)]
+    samples = [
+        *moving_samples(),
+        *product_samples(seed),
+        *product_samples(seed + 1, dtype="bfloat16"),
+    ]
+    samples += [
+        Sample("work", "exp", "float32", 8e5, 1e-3, 1e5),
+        Sample("fresh", "scale", "float32", 1e6, 1e-3),
+    ]
     samples += collective_samples(MACHINE, collectives, [((4, 2), (1,)), ((8,), (0,))])
     profile = fitted_profile(samples, MACHINE)
     path = tmp_path_factory.mktemp("written") / "made.toml"
@@ -279,7 +341,10 @@ def test_a_written_profile_says_what_was_measured(tmp_path_factory, seed):
     errors = [abs(residual.error) for residual in residuals_of(samples, cluster)]
     assert np.mean(errors) < 0.03
     assert max(errors) < 0.2
-    assert all(f.source and f.date == MACHINE.day and f.obtained in ("fitted", "measured") for _, f in figures_of(path))
+    assert all(
+        f.source and f.date == MACHINE.day and f.obtained in ("fitted", "measured")
+        for _, f in figures_of(path)
+    )
 
 
 def test_an_error_that_is_known_is_written(tmp_path):
@@ -317,7 +382,9 @@ def test_what_is_wrong_in_a_file_is_told(tmp_path):
     profile = fitted_profile([*moving_samples(), *product_samples()], MACHINE)
     path = tmp_path / "made.toml"
     good = profile_text(profile)
-    path.write_text(good.replace("[device.half_sizes.float32]", "[device.half_size.float32]"), encoding="utf-8")
+    path.write_text(
+        good.replace("[device.half_sizes.float32]", "[device.half_size.float32]"), encoding="utf-8"
+    )
     with pytest.raises(ProfileError, match="half_sizes"):
         load_cluster(path)
     first, second = (f"size_bytes = {size}" for size in ("8000.0", "80000.0"))

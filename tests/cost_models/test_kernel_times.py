@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cost_models import Device, attention_time_s, convolution_time_s, elementwise_time_s, load_cluster, matmul_time_s
+from cost_models import (
+    Device,
+    attention_time_s,
+    convolution_time_s,
+    elementwise_time_s,
+    load_cluster,
+    matmul_time_s,
+)
 from cost_models.kernels import item_bytes
 
 COUNTING = Device("counts operations", 1e9, 1e30, {"float32": 1.0}, 0.0)
@@ -35,16 +42,32 @@ def test_bytes_of_an_element(dtype, size):
 def test_a_matmul_multiplies_and_adds_each_pair(m, n, k, batch):
     pairs = sum(1 for _ in product(range(batch), range(m), range(n), range(k)))
     assert matmul_time_s(m, n, k, "float32", COUNTING, batch=batch) == 2 * pairs
-    assert matmul_time_s(m, n, k, "float32", MOVING, batch=batch) == 4 * batch * (m * k + k * n + m * n)
+    assert matmul_time_s(m, n, k, "float32", MOVING, batch=batch) == 4 * batch * (
+        m * k + k * n + m * n
+    )
 
 
-@given(st.integers(1, 3), st.integers(1, 7), st.integers(1, 3), st.integers(1, 3), st.sampled_from([1, 2]))
+@given(
+    st.integers(1, 3),
+    st.integers(1, 7),
+    st.integers(1, 3),
+    st.integers(1, 3),
+    st.sampled_from([1, 2]),
+)
 @settings(max_examples=40, deadline=None)
 def test_a_convolution_visits_its_window_at_each_place(batch, image, window, stride, groups):
     c_in, c_out = 2 * groups, 3 * groups
     out = len(range(0, image, stride))
-    visits = sum(1 for _ in product(range(batch), range(out), range(c_out), range(window), range(c_in // groups)))
-    given_ = ((batch, (image,), (window,), (c_in, c_out), "float32"), {"stride": stride, "groups": groups})
+    visits = sum(
+        1
+        for _ in product(
+            range(batch), range(out), range(c_out), range(window), range(c_in // groups)
+        )
+    )
+    given_ = (
+        (batch, (image,), (window,), (c_in, c_out), "float32"),
+        {"stride": stride, "groups": groups},
+    )
     assert convolution_time_s(*given_[0], COUNTING, **given_[1]) == 2 * visits
     moved = batch * image * c_in + window * c_in // groups * c_out + batch * out * c_out
     assert convolution_time_s(*given_[0], MOVING, **given_[1]) == 4 * moved
@@ -64,18 +87,25 @@ def test_causal_attention_computes_what_is_seen(queries, more, width, groups):
 
 
 def test_fusing_saves_the_scores():
-    fused, not_fused = (attention_time_s((32, 8), (8192, 8192), 128, "bfloat16", H100, fused=f) for f in (True, False))
+    fused, not_fused = (
+        attention_time_s((32, 8), (8192, 8192), 128, "bfloat16", H100, fused=f)
+        for f in (True, False)
+    )
     assert fused < not_fused
     scores = 32 * 8192 * 8192 * 2 / H100.memory_bandwidth_bytes_per_s
     assert not_fused > 2 * scores
     moved = attention_time_s((4, 2), (3, 5), 8, "float32", MOVING, batch=2, fused=False)
-    assert moved == 4 * 2 * (2 * (4 * 3 + 2 * 5) * 8 + 4 * 4 * 3 * 5)  # ends, and scores and weights written and read
+    # ends, and scores and weights written and read
+    assert moved == 4 * 2 * (2 * (4 * 3 + 2 * 5) * 8 + 4 * 4 * 3 * 5)
     chain = elementwise_time_s(1e9, 1e9, H100, operations=5)
     assert chain == pytest.approx(elementwise_time_s(1e9, 1e9, H100))
 
 
 def test_a_matmul_is_faster_in_fewer_bits():
-    times = [matmul_time_s(8192, 8192, 8192, dtype, H100) for dtype in ("float32", "bfloat16", "float8_e4m3fn")]
+    times = [
+        matmul_time_s(8192, 8192, 8192, dtype, H100)
+        for dtype in ("float32", "bfloat16", "float8_e4m3fn")
+    ]
     assert times[0] == pytest.approx(2 * times[1], rel=0.01)
     assert times[1] == pytest.approx(2 * times[2], rel=0.02)
 

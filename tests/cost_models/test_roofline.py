@@ -6,10 +6,22 @@ from hypothesis import strategies as st
 
 from cost_models import Device, compute_time_s, peak_flops_per_s, slowest_device
 
-DEVICE = Device("d", 1e9, 1e10, {"float32": 1e12, "bfloat16": 4e12, "int8": 8e12, "float64": 5e11}, 1e-6)
+DEVICE = Device(
+    "d", 1e9, 1e10, {"float32": 1e12, "bfloat16": 4e12, "int8": 8e12, "float64": 5e11}, 1e-6
+)
 PEAK = st.floats(1e10, 1e15)
 DTYPES = ["bfloat16", "float16", "int8", "float8_e4m3fn", "int32"]
-ASKED = ["float32", "bfloat16", "int8", "int4", "bool", "float8_e5m2", "float4_e2m1fn", "uint64", "key<fry>"]
+ASKED = [
+    "float32",
+    "bfloat16",
+    "int8",
+    "int4",
+    "bool",
+    "float8_e5m2",
+    "float4_e2m1fn",
+    "uint64",
+    "key<fry>",
+]
 
 
 @pytest.mark.parametrize(
@@ -51,13 +63,23 @@ def test_the_slower_of_computing_and_moving_counts():
 @settings(max_examples=150, deadline=None)
 def test_the_slowest_device_takes_as_long_as_the_slowest_of_all(peaks, dtype, flops, size):
     devices = tuple(
-        Device(f"d{n}", 1e9 * (n + 1), 1e12 / (n + 1), {"float32": 1e12 * (3 - n), **more}, 1e-6 * (n + 1))
+        Device(
+            f"d{n}",
+            1e9 * (n + 1),
+            1e12 / (n + 1),
+            {"float32": 1e12 * (3 - n), **more},
+            1e-6 * (n + 1),
+        )
         for n, more in enumerate(peaks)
     )
     together = slowest_device(devices)
     longest = max(compute_time_s(flops, size, dtype, device) for device in devices)
     spread = together.launch_s - devices[0].launch_s
-    assert longest * (1 - 1e-9) <= compute_time_s(flops, size, dtype, together) <= longest * (1 + 1e-9) + spread
+    assert (
+        longest * (1 - 1e-9)
+        <= compute_time_s(flops, size, dtype, together)
+        <= longest * (1 + 1e-9) + spread
+    )
     assert compute_time_s(0, 0, dtype, together) == devices[-1].launch_s
     assert together.memory_bytes == 1e9
     assert together.name.split(" + ")[0] == "d0"

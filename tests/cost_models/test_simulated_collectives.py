@@ -47,12 +47,17 @@ def tree(*sizes, bandwidths=(3e9, 7e9, 5e9), last="switch"):
     """Switch levels without latency, the innermost of kind `last`."""
     kinds = ["switch"] * (len(sizes) - 1) + [last]
     links = [Link(0, b) for b in bandwidths[-len(sizes) :]]
-    return Topology(tuple(Level(f"l{i}", *of) for i, of in enumerate(zip(sizes, links, kinds, strict=True))))
+    return Topology(
+        tuple(Level(f"l{i}", *of) for i, of in enumerate(zip(sizes, links, kinds, strict=True)))
+    )
 
 
 def torus(*sizes, wrap=False, around=()):
     outer = tuple(Level(f"s{i}", n, Link(0, 2e9)) for i, n in enumerate(around))
-    axes = (Level(f"t{i}", n, Link(0, 3e9 + i * 1e9), "torus", wrap and n > 2) for i, n in enumerate(sizes))
+    axes = (
+        Level(f"t{i}", n, Link(0, 3e9 + i * 1e9), "torus", wrap and n > 2)
+        for i, n in enumerate(sizes)
+    )
     return Topology((*outer, *axes))
 
 
@@ -76,8 +81,15 @@ LINKS = {name: Links(topology) for name, topology in TOPOLOGIES.items()}
 def meshes(count):
     """Meshes of up to three axes over all devices, with some axes; and some that leave devices out."""
     sizes = {s for s in product(range(1, count + 1), repeat=3) if prod(s) == count}
-    yield from ((mesh, axes) for mesh in sorted(sizes) for axes in ((0,), (1,), (2,), (0, 2), (0, 1, 2)))
-    yield from (((count - 1,), (0,)), ((2, count // 2), (0,)), ((count // 2, 2), (0,)), ((2, count // 3), (1,)))
+    yield from (
+        (mesh, axes) for mesh in sorted(sizes) for axes in ((0,), (1,), (2,), (0, 2), (0, 1, 2))
+    )
+    yield from (
+        ((count - 1,), (0,)),
+        ((2, count // 2), (0,)),
+        ((count // 2, 2), (0,)),
+        ((2, count // 3), (1,)),
+    )
 
 
 def cases():
@@ -103,7 +115,9 @@ def by_level(topology, groups, size, scatter):
     """Rounds of a reduce-scatter level by level, innermost first; `scatter` is how it is done on each level."""
     schedule, stride = [], 1
     for level in reversed(topology.levels):
-        parts = [peers for members in groups for peers in peers_of(topology, members, level, stride)]
+        parts = [
+            peers for members in groups for peers in peers_of(topology, members, level, stride)
+        ]
         schedule += together(*(scatter(level, stride, peers, size) for peers in parts))
         size /= len(parts[0])
         stride *= level.size
@@ -147,14 +161,20 @@ def test_by_level_is_what_its_messages_take():
         if got.regular:
             regular += 1
             expected = seconds(links, by_level(links.topology, groups, SIZE, scatter_on))
-            assert hierarchical_reduce_scatter_time_s(SIZE, got) == pytest.approx(expected), (links.topology, groups)
+            assert hierarchical_reduce_scatter_time_s(SIZE, got) == pytest.approx(expected), (
+                links.topology,
+                groups,
+            )
     assert regular > 100
 
 
 def test_one_ring_is_what_its_messages_take():
     for links, got, groups in each((*SWITCHED, "line")):
         expected = seconds(links, together(*(ring_reduce_scatter(g, SIZE) for g in groups)))
-        assert ring_reduce_scatter_time_s(SIZE, got) == pytest.approx(expected), (links.topology, groups)
+        assert ring_reduce_scatter_time_s(SIZE, got) == pytest.approx(expected), (
+            links.topology,
+            groups,
+        )
     for links, got, groups in each(("ring",)):
         if got.tori[0].lanes == 2:
             expected = seconds(links, together(*(both_ways(g, SIZE) for g in groups)))
@@ -166,7 +186,8 @@ def test_on_a_full_level_a_ring_is_as_fast_as_sending_straight():
         expected = seconds(links, together(*(direct_reduce_scatter(g, SIZE) for g in groups)))
         assert ring_reduce_scatter_time_s(SIZE, got) == pytest.approx(expected)
     pair = group(TOPOLOGIES["full"], (2, 2), (1,))
-    assert ring_reduce_scatter_time_s(SIZE, pair) == pytest.approx(SIZE / 2 / 5e9)  # one of the four links
+    # one of the four links
+    assert ring_reduce_scatter_time_s(SIZE, pair) == pytest.approx(SIZE / 2 / 5e9)
 
 
 def test_halving_is_what_its_messages_take():
@@ -174,8 +195,12 @@ def test_halving_is_what_its_messages_take():
     for links, got, groups in each(SWITCHED):
         if can_halve(got):
             halved += 1
-            schedule = by_level(links.topology, groups, SIZE, lambda _, __, *peers: halving_reduce_scatter(*peers))
-            assert halving_reduce_scatter_time_s(SIZE, got) == pytest.approx(seconds(links, schedule)), groups
+            schedule = by_level(
+                links.topology, groups, SIZE, lambda _, __, *peers: halving_reduce_scatter(*peers)
+            )
+            assert halving_reduce_scatter_time_s(SIZE, got) == pytest.approx(
+                seconds(links, schedule)
+            ), groups
     assert halved > 20
 
 
@@ -189,8 +214,16 @@ def test_all_axes_at_once_are_what_their_messages_take():
             times = []
             for part in range(len(axes)):
                 level, stride = axes[(part + stage) % len(axes)]
-                lines = [line for members in groups for line in peers_of(links.topology, members, level, stride)]
-                times.append(seconds(links, together(*(scatter_on(level, stride, p, sizes[part]) for p in lines))))
+                lines = [
+                    line
+                    for members in groups
+                    for line in peers_of(links.topology, members, level, stride)
+                ]
+                times.append(
+                    seconds(
+                        links, together(*(scatter_on(level, stride, p, sizes[part]) for p in lines))
+                    )
+                )
                 sizes[part] /= len(lines[0])
             expected += max(times)  # at each stage every part has an axis of its own
         assert multi_axis_reduce_scatter_time_s(SIZE, got) == pytest.approx(expected), groups
@@ -203,7 +236,8 @@ def test_all_pairs_at_once_are_what_their_messages_take():
         expected, priced = links.round_s(everyone), pairwise_all_to_all_time_s(SIZE, got)
         assert priced >= expected * (1 - 1e-9), (links.topology, groups)
         exact += priced == pytest.approx(expected)
-    assert exact > 0.95 * len(CASES)  # the others: uneven groups on a ring, some of whose pairs go the other way round
+    # the others: uneven groups on a ring, some of whose pairs go the other way round
+    assert exact > 0.95 * len(CASES)
 
 
 @pytest.mark.parametrize("name", [*SWITCHED, "full", "full in servers", "line"])
@@ -211,8 +245,16 @@ def test_no_permutation_takes_longer_than_its_price(name):
     rng = np.random.default_rng(7)
     for links, got, groups in each((name,)):
         for _ in range(5):
-            sent = [(a, b, SIZE) for g in groups for a, b in zip(g, rng.permutation(g).tolist(), strict=True) if a != b]
-            assert links.round_s(sent) <= permute_time_s(SIZE, got) * (1 + 1e-9), (links.topology, sent)
+            sent = [
+                (a, b, SIZE)
+                for g in groups
+                for a, b in zip(g, rng.permutation(g).tolist(), strict=True)
+                if a != b
+            ]
+            assert links.round_s(sent) <= permute_time_s(SIZE, got) * (1 + 1e-9), (
+                links.topology,
+                sent,
+            )
 
 
 def test_bruck_and_binomial_trees_take_no_longer_than_their_prices():
@@ -259,18 +301,35 @@ def test_no_price_is_below_what_must_cross_a_cut(kind):
 
 def test_a_price_that_forgets_who_shares_the_link_is_caught():
     links, got, groups = case("two levels", (3, 4), (0,))
-    alone = replace(got, spans=tuple(replace(s, sharing=1, crossing_members=1.0) for s in got.spans))
+    alone = replace(
+        got, spans=tuple(replace(s, sharing=1, crossing_members=1.0) for s in got.spans)
+    )
     least = least_seconds(links, groups, SIZE, NEEDED["all_gather"])
-    assert collective_time_s("all_gather", SIZE, alone) < least <= collective_time_s("all_gather", SIZE, got)
+    assert (
+        collective_time_s("all_gather", SIZE, alone)
+        < least
+        <= collective_time_s("all_gather", SIZE, got)
+    )
 
 
 def test_without_bytes_a_ring_takes_the_latencies_on_the_way_of_a_value():
     """Within one latency: the price goes through the members in device order, the longest way may begin elsewhere."""
     sizes = {"rack": (2, 9e-6), "server": (3, 5e-6), "device": (4, 1e-6)}
-    links = Links(Topology(tuple(Level(name, n, Link(latency, 1e9)) for name, (n, latency) in sizes.items())))
-    for mesh, axes in [((24,), (0,)), ((2, 12), (1,)), ((6, 4), (0,)), ((4, 6), (1,)), ((5,), (0,))]:
+    links = Links(
+        Topology(tuple(Level(name, n, Link(latency, 1e9)) for name, (n, latency) in sizes.items()))
+    )
+    for mesh, axes in [
+        ((24,), (0,)),
+        ((2, 12), (1,)),
+        ((6, 4), (0,)),
+        ((4, 6), (1,)),
+        ((5,), (0,)),
+    ]:
         for members in device_groups(mesh, axes).tolist():
-            edges = [links.latency_s(a, b) for a, b in zip(members, [*members[1:], members[0]], strict=True)]
+            edges = [
+                links.latency_s(a, b)
+                for a, b in zip(members, [*members[1:], members[0]], strict=True)
+            ]
             longest = sum(edges) - min(edges)
             price = ring_reduce_scatter_time_s(0, group(links.topology, mesh, axes))
             assert longest - 9e-6 <= price
@@ -279,11 +338,23 @@ def test_without_bytes_a_ring_takes_the_latencies_on_the_way_of_a_value():
 
 def test_a_link_graph_has_all_links_and_no_way_around_them():
     servers = link_graph(TOPOLOGIES["full in servers"])
-    assert sum(not isinstance(node, int) for node in servers) == 3 * 2 + 1  # ports out and in, one switch
+    # ports out and in, one switch
+    assert sum(not isinstance(node, int) for node in servers) == 3 * 2 + 1
     assert nx.shortest_path(servers, 0, 1) == [0, 1]
     assert nx.shortest_path(servers, 1, 6) == [1, "l0 0 out", "switch of l0", "l0 1 in", 6]
     racks = link_graph(TOPOLOGIES["three levels"])
     path = nx.shortest_path(racks, 0, 23)
-    assert [racks.edges[e]["level"] for e in pairwise(path)] == ["l2", "", "l1", "", "l0", "l0", "", "l1", "", "l2"]
+    assert [racks.edges[e]["level"] for e in pairwise(path)] == [
+        "l2",
+        "",
+        "l1",
+        "",
+        "l0",
+        "l0",
+        "",
+        "l1",
+        "",
+        "l2",
+    ]
     ring = link_graph(TOPOLOGIES["ring"])
     assert sorted(ring.edges(0)) == [(0, 1), (0, 5)]

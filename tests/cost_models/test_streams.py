@@ -103,7 +103,9 @@ def test_no_item_that_takes_longer_makes_the_makespan_shorter(
 
 @settings(max_examples=200, deadline=None)
 @given(items_of(), st.integers(4, 7), st.integers(4, 7), st.integers(1, 3))
-def test_larger_slowdowns_make_no_step_shorter(items: list[Item], a: int, b: int, more: int) -> None:
+def test_larger_slowdowns_make_no_step_shorter(
+    items: list[Item], a: int, b: int, more: int
+) -> None:
     found = simulate(items, exact(a, b)).makespan_s
     assert simulate(items, exact(a + more, b)).makespan_s >= found
     assert simulate(items, exact(a, b + more)).makespan_s >= found
@@ -125,12 +127,18 @@ def test_nothing_starts_before_what_it_waits_for(items: list[Item], overlap: Ove
 def test_weights_are_derivatives(items: list[Item], overlap: Overlap, data: st.DataObject) -> None:
     """Where nothing ends at the same time as something else: times that are far from multiples of each other."""
     small = Fraction(1, 10**9)
-    items = [item._replace(time_s=item.time_s + Fraction(7 * n + 3, 1009)) for n, item in enumerate(items)]
+    items = [
+        item._replace(time_s=item.time_s + Fraction(7 * n + 3, 1009))
+        for n, item in enumerate(items)
+    ]
     n = data.draw(st.integers(0, len(items) - 1))
     grown = [*items[:n], items[n]._replace(time_s=items[n].time_s * (1 + small)), *items[n + 1 :]]
     shrunk = [*items[:n], items[n]._replace(time_s=items[n].time_s * (1 - small)), *items[n + 1 :]]
     now, more, less = (simulate(some, overlap) for some in (items, grown, shrunk))
-    up, down = (more.makespan_s - now.makespan_s) / small, (now.makespan_s - less.makespan_s) / small
+    up, down = (
+        (more.makespan_s - now.makespan_s) / small,
+        (now.makespan_s - less.makespan_s) / small,
+    )
     if up == down:
         assert now.weights_s[n] == up
     else:
@@ -141,7 +149,9 @@ def test_slowed_is_the_derivative_by_the_slowdowns() -> None:
     items = [Item("communication", 4.0), Item("computation", 9.0), Item("communication", 1.0, 1)]
     step, more = 1e-6, Overlap(1.2, 1.5)
     found = simulate(items, more)
-    for which, slower in enumerate((Overlap(1.2 * (1 + step), 1.5), Overlap(1.2, 1.5 * (1 + step)))):
+    for which, slower in enumerate(
+        (Overlap(1.2 * (1 + step), 1.5), Overlap(1.2, 1.5 * (1 + step)))
+    ):
         growth = (simulate(items, slower).makespan_s - found.makespan_s) / step
         assert found.slowed_s[which] == pytest.approx(growth, abs=1e-4)
 
@@ -159,7 +169,11 @@ def test_by_hand() -> None:
 def test_overlap_that_does_not_pay_is_left() -> None:
     items = [Item("communication", 3.0), Item("computation", 5.0)]
     assert not Overlap(2.0, 2.0).pays
-    assert simulate(items, Overlap(2.0, 2.0)).makespan_s == simulate(items, Overlap(1e9, 1e9)).makespan_s == 8.0
+    assert (
+        simulate(items, Overlap(2.0, 2.0)).makespan_s
+        == simulate(items, Overlap(1e9, 1e9)).makespan_s
+        == 8.0
+    )
 
 
 def test_bad_items_and_slowdowns_are_refused() -> None:
@@ -167,5 +181,7 @@ def test_bad_items_and_slowdowns_are_refused() -> None:
         simulate([Item("computation", 1.0, 0)], FREE)
     with pytest.raises(ValueError, match=r"item 0 takes -1.0 s"):
         simulate([Item("computation", -1.0)], FREE)
-    with pytest.raises(ValueError, match=r"communicating_slowdown must be finite and >= 1, got 0.5"):
+    with pytest.raises(
+        ValueError, match=r"communicating_slowdown must be finite and >= 1, got 0.5"
+    ):
         Overlap(1.0, 0.5)

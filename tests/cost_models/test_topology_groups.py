@@ -19,7 +19,9 @@ def switches(*sizes):
 
 
 def torus(*sizes, wrap=False):
-    return Topology(tuple(Level(f"t{i}", n, LINK, "torus", wrap and n > 2) for i, n in enumerate(sizes)))
+    return Topology(
+        tuple(Level(f"t{i}", n, LINK, "torus", wrap and n > 2) for i, n in enumerate(sizes))
+    )
 
 
 def groups_by_coordinates(mesh, axes):
@@ -46,7 +48,9 @@ def slow_switch_counts(topology, groups, level):
         held = {unit_of(topology, d, level) for d in devices}
         units = max(units, len(held))
         fanout = max([fanout] + [sum(u[:-1] == parent[:-1] for u in held) for parent in held])
-        steps = [(unit_of(topology, a, level), unit_of(topology, b, level)) for a, b in pairwise(devices)]
+        steps = [
+            (unit_of(topology, a, level), unit_of(topology, b, level)) for a, b in pairwise(devices)
+        ]
         edges = max(edges, sum(a[:-1] == b[:-1] and a != b for a, b in steps))
         for a, b in zip(devices, devices[1:] + devices[:1], strict=True):
             if unit_of(topology, a, level) != unit_of(topology, b, level):
@@ -55,7 +59,9 @@ def slow_switch_counts(topology, groups, level):
             inside = [d for d in devices if unit_of(topology, d, level) == unit]
             outside = [d for d in devices if unit_of(topology, d, level) != unit]
             members[unit] = members.get(unit, 0) + len(list(zip(inside, outside, strict=False)))
-            pairs[unit] = pairs.get(unit, 0) + sum(1 / len(devices) for _ in product(inside, outside))
+            pairs[unit] = pairs.get(unit, 0) + sum(
+                1 / len(devices) for _ in product(inside, outside)
+            )
     return (*(max(c.values(), default=0) for c in (ring, members, pairs)), units, edges, fanout)
 
 
@@ -102,7 +108,13 @@ def test_switch_counts_are_those_of_explicit_messages(sizes, data):
 @pytest.mark.parametrize(
     ("mesh", "axes", "sharing", "units", "regular"),
     [
-        ((2, 4), (0,), (4, 1), (2, 2), True),  # one member in each server, four groups share each uplink
+        (
+            (2, 4),
+            (0,),
+            (4, 1),
+            (2, 2),
+            True,
+        ),  # one member in each server, four groups share each uplink
         ((2, 4), (1,), (0, 1), (1, 4), True),  # inside a server
         ((2, 4), (1, 0), (1, 1), (2, 8), True),  # all devices, any order
         ((4, 2), (0,), (2, 1), (2, 4), True),  # straddles: two members in each of two servers
@@ -150,12 +162,20 @@ def slow_line_counts(size, rings, wrap):
         return weights
 
     all_pairs = load(lambda r: messages([((a, b), 1 / len(r)) for a, b in permutations(r, 2)]))
-    ring = load(lambda r: {(place, 1): 1 for place in range(size)} if wrap else {(p, 1): 1 for p in range(r[0], r[-1])})
+    ring = load(
+        lambda r: (
+            {(place, 1): 1 for place in range(size)}
+            if wrap
+            else {(p, 1): 1 for p in range(r[0], r[-1])}
+        )
+    )
     return ring, all_pairs
 
 
 @pytest.mark.parametrize("wrap", [False, True])
-@pytest.mark.parametrize(("size", "stride", "members"), [(4, 1, 4), (8, 2, 4), (6, 2, 3), (5, 1, 5), (8, 4, 2)])
+@pytest.mark.parametrize(
+    ("size", "stride", "members"), [(4, 1, 4), (8, 2, 4), (6, 2, 3), (5, 1, 5), (8, 4, 2)]
+)
 def test_torus_counts_are_those_of_walked_links(wrap, size, stride, members):
     """Strided groups interleave on one axis: mesh (members, stride), first axis."""
     span = group(torus(size, wrap=wrap), (members, stride), (0,)).spans[0]
@@ -171,7 +191,9 @@ def test_torus_counts_are_those_of_walked_links(wrap, size, stride, members):
 def test_crossing_members_on_a_line_are_the_worst_permutation(size):
     span = group(torus(size), (size,), (0,)).spans[0]
     worst = max(
-        sum(a <= link < b for a, b in enumerate(order)) for order in permutations(range(size)) for link in range(size)
+        sum(a <= link < b for a, b in enumerate(order))
+        for order in permutations(range(size))
+        for link in range(size)
     )
     assert span.crossing_members == worst
 
@@ -208,9 +230,13 @@ def test_slices_on_a_network_are_two_levels():
 def test_a_full_level_has_a_link_for_each_pair():
     topology = Topology((Level("server", 2, LINK), Level("device", 4, LINK, "full")))
     inside, pairs, across = (
-        group(topology, mesh, axes) for mesh, axes in (((2, 4), (1,)), ((4, 2), (1,)), ((2, 4), (0,)))
+        group(topology, mesh, axes)
+        for mesh, axes in (((2, 4), (1,)), ((4, 2), (1,)), ((2, 4), (0,)))
     )
-    assert [(s.sharing, s.crossing_members, s.crossing_pairs, s.hops) for s in (inside.spans[1], pairs.spans[1])] == [
+    assert [
+        (s.sharing, s.crossing_members, s.crossing_pairs, s.hops)
+        for s in (inside.spans[1], pairs.spans[1])
+    ] == [
         (1 / 3, 1.0, 1 / 4, 1),
         (1.0, 1.0, 1 / 2, 1),
     ]
@@ -227,7 +253,9 @@ def test_large_clusters_are_counted_quickly():
     assert prod(span.fanout for span in got.spans) == 512
 
 
-@pytest.mark.parametrize(("mesh", "axes"), [((3, 3), (0,)), ((2, 4), (2,)), ((2, 4), (0, 0)), ((2, 4), (-1,))])
+@pytest.mark.parametrize(
+    ("mesh", "axes"), [((3, 3), (0,)), ((2, 4), (2,)), ((2, 4), (0, 0)), ((2, 4), (-1,))]
+)
 def test_impossible_groups_are_refused(mesh, axes):
     with pytest.raises(ValueError, match=r"mesh|axes"):
         group(switches(2, 4), mesh, axes)

@@ -38,7 +38,11 @@ def primitive(name: str, function: Function) -> Primitive:
     made.multiple_results = True
     made.def_impl(function)
     made.def_abstract_eval(
-        lambda *avals: jax.make_jaxpr(function)(*(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals)).out_avals
+        lambda *avals: (
+            jax.make_jaxpr(function)(
+                *(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals)
+            ).out_avals
+        )
     )
     mlir.register_lowering(made, mlir.lower_fun(function, multiple_results=True))
     return made
@@ -83,7 +87,8 @@ MAIN = {
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] * (n % 2)) for n, name in enumerate(sorted(MAIN))]
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] * (n % 2)) for n, name in enumerate(sorted(MAIN))],
 )
 def test_what_is_found_is_what_is_written(name: str) -> None:
     """Its strategies are among those of the written rule, and the main factors are all there."""
@@ -139,9 +144,15 @@ def test_nothing_is_found_by_accident(name: str) -> None:
 
 
 def test_integers_and_booleans() -> None:
-    assert text(find_rule(operator(lambda x: [x.sum(0)], (8, 6), dtype="int32"))).endswith("reduced={'d0': 'sum'}")
-    assert text(find_rule(operator(lambda x: [x.any(0)], (8, 6), dtype="bool"))).endswith("reduced={'d0': 'max'}")
-    assert text(find_rule(operator(lambda x: [x[::-1] + 1], (8, 6), dtype="uint8"))).endswith("frozen=['d0', 'd2']")
+    assert text(find_rule(operator(lambda x: [x.sum(0)], (8, 6), dtype="int32"))).endswith(
+        "reduced={'d0': 'sum'}"
+    )
+    assert text(find_rule(operator(lambda x: [x.any(0)], (8, 6), dtype="bool"))).endswith(
+        "reduced={'d0': 'max'}"
+    )
+    assert text(find_rule(operator(lambda x: [x[::-1] + 1], (8, 6), dtype="uint8"))).endswith(
+        "frozen=['d0', 'd2']"
+    )
     found = find_rule(operator(lambda x, y: [x @ y], (8, 6), (6, 4), dtype="bfloat16"))
     assert text(found) == "\"d0 d1, d1 d2 -> d0 d2\", reduced={'d1': 'sum'}"
 
@@ -171,7 +182,8 @@ def test_it_is_remembered_for_other_sizes() -> None:
 
     bound = primitive("counted", counted)
     ops = [
-        trace(lambda x: bound.bind(x), (jax.ShapeDtypeStruct((n, 3 * n), "float32"),)).graph.ops[0] for n in (128, 256)
+        trace(lambda x: bound.bind(x), (jax.ShapeDtypeStruct((n, 3 * n), "float32"),)).graph.ops[0]
+        for n in (128, 256)
     ]
     first = find_rule(ops[0])
     runs.clear()
@@ -229,7 +241,10 @@ def test_what_fails_or_has_no_operands_has_no_rule() -> None:
 
 product_p = primitive("third party product", lambda x, w: [jnp.einsum("bmk,bkn->bmn", x, w)])
 RNG = np.random.default_rng(0)
-X, W = RNG.normal(size=(8, 16, 32)).astype(np.float32), RNG.normal(size=(8, 32, 16)).astype(np.float32)
+X, W = (
+    RNG.normal(size=(8, 16, 32)).astype(np.float32),
+    RNG.normal(size=(8, 32, 16)).astype(np.float32),
+)
 
 
 def user(x: Any, w: Any) -> Any:
@@ -268,7 +283,9 @@ def registered_rule() -> Iterator[None]:
 
 @pytest.mark.usefixtures("registered_rule")
 def test_under_strict_the_message_states_the_rule_which_then_is_taken() -> None:
-    with pytest.raises(UnsupportedPrimitive, match="found by trial, which strict=True does not take") as caught:
+    with pytest.raises(
+        UnsupportedPrimitive, match="found by trial, which strict=True does not take"
+    ) as caught:
         autopar.plan(user, X, W, cluster=SLOW, strict=True)
     statement = str(caught.value).partition("autopar.register_rule(")[2].rpartition(")")[0]
     exec(f"autopar.register_rule({statement})")  # what the user is told to write

@@ -34,7 +34,9 @@ DTYPES = ("float32", "bfloat16", "int8", "uint64", "bool", "complex64", "int4")
 def wild(x: Any) -> list[Any]:
     """Rows of a sparse matrix that begin wherever the values say: JAX's kernel follows them out of its memory."""
     pointers = (x[:, 0] * 2**28).astype(jnp.int32)
-    matrix = sparse.BCSR((x[1:, 0], jnp.arange(x.shape[0] - 1), pointers), shape=(x.shape[0] - 1, x.shape[0]))
+    matrix = sparse.BCSR(
+        (x[1:, 0], jnp.arange(x.shape[0] - 1), pointers), shape=(x.shape[0] - 1, x.shape[0])
+    )
     return [matrix @ x + x[:-1]]
 
 
@@ -62,13 +64,18 @@ def anew(monkeypatch: pytest.MonkeyPatch, own: Process) -> Process:
 
 
 def program(function: Any, *shapes: tuple[int, ...]) -> str:
-    return _compat.program_text(function, [jax.ShapeDtypeStruct(shape, "float32") for shape in shapes])
+    return _compat.program_text(
+        function, [jax.ShapeDtypeStruct(shape, "float32") for shape in shapes]
+    )
 
 
 def test_an_operator_that_ends_its_process_has_no_rule_and_is_planned() -> None:
     ends = primitive("third party ends", wild)
     x = np.linspace(0, 1e-9, 8 * 4, dtype=np.float32).reshape(8, 4)
-    with pytest.warns(UnsupportedPrimitiveWarning, match=r"ends' \(test_process.* it ended its process \(exit code -"):
+    with pytest.warns(
+        UnsupportedPrimitiveWarning,
+        match=r"ends' \(test_process.* it ended its process \(exit code -",
+    ):
         plan = autopar.plan(lambda x: ends.bind(x)[0] * 2, x, cluster=SLOW)
     assert_same(plan.compile()(x), jax.jit(lambda x: wild(x)[0] * 2)(x))
     assert find_rule(operator(doubled, (8, 6))) is not None  # the next one is tried again
@@ -101,7 +108,10 @@ def test_without_a_process_nothing_is_tried(monkeypatch: pytest.MonkeyPatch, ane
     monkeypatch.setattr("sys.executable", "")
     op = operator(doubled, (8, 6))
     assert find_rule(op) is None
-    assert find_rule.note(op) == "Tried on random operands, there is no Python executable to start a process with."
+    assert (
+        find_rule.note(op)
+        == "Tried on random operands, there is no Python executable to start a process with."
+    )
     assert anew._running is None
 
 
@@ -115,7 +125,9 @@ def test_a_process_that_went_is_started_again(own: Process) -> None:
         own._running.wait()
 
 
-def test_one_that_had_nothing_to_do_ends_and_is_started_again(own: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_had_nothing_to_do_ends_and_is_started_again(
+    own: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Though it ends while it is asked."""
     monkeypatch.setattr(process, "IDLE_S", 0.1)
     text, x = program(doubled, (2, 3)), np.ones((2, 3), np.float32)
@@ -137,12 +149,16 @@ def test_what_is_refused_is_told_from_what_ends(own: Process) -> None:
     np.testing.assert_array_equal([result for (result,) in found], [4 * x, 8 * x, 12 * x])
 
 
-@pytest.mark.parametrize("answer", [b"", b"ouch", b"\xff" * 64, worker._LENGTHS.pack(3, 0) + b"[1]"])
+@pytest.mark.parametrize(
+    "answer", [b"", b"ouch", b"\xff" * 64, worker._LENGTHS.pack(3, 0) + b"[1]"]
+)
 def test_nonsense_for_an_answer_ends_it(
     answer: bytes, own: Process, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     script = tmp_path / "damaged.py"
-    script.write_text(f"import sys\nsys.stdout.buffer.write({answer!r})\nsys.stdout.flush()\nsys.exit(3)\n")
+    script.write_text(
+        f"import sys\nsys.stdout.buffer.write({answer!r})\nsys.stdout.flush()\nsys.exit(3)\n"
+    )
     monkeypatch.setattr(process, "_WORKER", script)
     with pytest.raises(Ended, match="ended its process"):
         own.run(0, program(doubled, (2, 3)), [[np.ones((2, 3), np.float32)]])
@@ -150,12 +166,19 @@ def test_nonsense_for_an_answer_ends_it(
 
 @settings(deadline=None, derandomize=True, max_examples=40)
 @given(
-    st.lists(st.tuples(st.sampled_from(DTYPES), st.lists(st.integers(0, 3), max_size=3)), max_size=4),
+    st.lists(
+        st.tuples(st.sampled_from(DTYPES), st.lists(st.integers(0, 3), max_size=3)), max_size=4
+    ),
     st.integers(1, 2),
     st.text(),
 )
-def test_messages_arrive_as_they_were(tensors: list[tuple[str, list[int]]], runs: int, text: str) -> None:
-    arrays = tuple(np.arange(np.prod(shape, dtype=int)).reshape(shape).astype(jnp.dtype(d)) for d, shape in tensors)
+def test_messages_arrive_as_they_were(
+    tensors: list[tuple[str, list[int]]], runs: int, text: str
+) -> None:
+    arrays = tuple(
+        np.arange(np.prod(shape, dtype=int)).reshape(shape).astype(jnp.dtype(d))
+        for d, shape in tensors
+    )
     sent, stream = worker.Message("run", 7, text, arrays * runs, runs), io.BytesIO()
     worker.write(stream, sent)
     stream.seek(0)

@@ -64,9 +64,16 @@ def blocks_of(text: str) -> list[Block]:
     end = 0
     for match in _FENCE.finditer(text):
         indent, language = match["indent"], match["language"]
-        body = "".join(line.removeprefix(indent) for line in match["text"].splitlines(keepends=True))
+        body = "".join(
+            line.removeprefix(indent) for line in match["text"].splitlines(keepends=True)
+        )
         is_behind = bool(found) and not text[end : match.start()].strip()
-        if language == "text" and is_behind and found[-1].language == "python" and found[-1].output is None:
+        if (
+            language == "text"
+            and is_behind
+            and found[-1].language == "python"
+            and found[-1].output is None
+        ):
             last = found.pop()
             found.append(Block(last.language, last.title, last.text, last.line, body))
         else:
@@ -192,12 +199,16 @@ def compare(where: str, expected: str | None, printed: str, error: str | None) -
 
 
 def _words_match(expected: str, found: str) -> bool:
-    parts = (re.escape(" ".join(part.split())) for part in re.split(r"(?<!\S)\.\.\.(?!\S)", expected))
+    parts = (
+        re.escape(" ".join(part.split())) for part in re.split(r"(?<!\S)\.\.\.(?!\S)", expected)
+    )
     return re.fullmatch(r"\s*.*?\s*".join(parts), " ".join(found.split())) is not None
 
 
 def _lines_match(expected: str, found: str) -> bool:
     lines = [line.rstrip() for line in expected.strip("\n").splitlines()]
-    pattern = "".join(r"(?:.*\n)*?" if line.strip() == "..." else re.escape(line) + r"\n" for line in lines)
+    pattern = "".join(
+        r"(?:.*\n)*?" if line.strip() == "..." else re.escape(line) + r"\n" for line in lines
+    )
     text = "".join(f"{line.rstrip()}\n" for line in found.strip("\n").splitlines())
     return re.fullmatch(pattern, text) is not None

@@ -14,7 +14,8 @@ from pathlib import Path
 
 SHOWN_BY = "0.10."
 CONTEXT = get_context("forkserver")
-CONTEXT.set_forkserver_preload(["autopar.cli", "autopar.api.front", "autopar.operators"])  # imported once for all pages
+# imported once for all pages
+CONTEXT.set_forkserver_preload(["autopar.cli", "autopar.api.front", "autopar.operators"])
 
 
 def run_apart(page: Path) -> None:

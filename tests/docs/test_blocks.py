@@ -21,7 +21,10 @@ SLOW: set[Path] = set()
 
 @pytest.mark.parametrize(
     "page",
-    [pytest.param(page, id=name_of(page), marks=[pytest.mark.slow] if page in SLOW else []) for page in WITH_CODE],
+    [
+        pytest.param(page, id=name_of(page), marks=[pytest.mark.slow] if page in SLOW else [])
+        for page in WITH_CODE
+    ],
 )
 def test_a_page_runs(page: Path) -> None:
     run_apart(page)
@@ -102,7 +105,9 @@ def test_a_page_that_says_something_else_is_told(
         run_page(page_of(tmp_path, text))
 
 
-def test_an_error_that_the_page_does_not_show_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_that_the_page_does_not_show_is_raised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ZeroDivisionError):
         run_page(page_of(tmp_path, "```python\n1 / 0\n```\n"))
@@ -111,7 +116,10 @@ def test_an_error_that_the_page_does_not_show_is_raised(tmp_path: Path, monkeypa
 def test_lines_may_be_left_out_and_errors_wrapped() -> None:
     compare("here", "a\n...\nd\n", "a\nb\nc\nd\n", None)
     compare("here", "E: one\ntwo ... four\n", "", "E: one two three four")
-    for expected, printed, error in (("a\n...\nd\n", "a\nb\n", None), ("E: one ... four\n", "", "E: one two")):
+    for expected, printed, error in (
+        ("a\n...\nd\n", "a\nb\n", None),
+        ("E: one ... four\n", "", "E: one two"),
+    ):
         with pytest.raises(Differs):
             compare("here", expected, printed, error)
 

@@ -33,14 +33,20 @@ OPTIONS = {
 
 def code_of(text: str) -> Iterator[str]:
     """The pieces of code in the prose and tables of a page."""
-    yield from re.findall(r"`([^`\n]+)`", re.sub(r"^( *)```.*?^\1```", "", text, flags=re.DOTALL | re.MULTILINE))
+    yield from re.findall(
+        r"`([^`\n]+)`", re.sub(r"^( *)```.*?^\1```", "", text, flags=re.DOTALL | re.MULTILINE)
+    )
 
 
 def missing_files(text: str) -> list[str]:
     """The files that a page names and that are nowhere; the user's own are `model.py` and `train.py`."""
     named = [name for piece in code_of(text) for name in re.findall(r"^[\w/]+\.py$", piece)]
     own = [name for name in named if name not in ("model.py", "train.py")]
-    return [name for name in own if not any((room / name).is_file() for room in ROOMS) and not _is_module(name)]
+    return [
+        name
+        for name in own
+        if not any((room / name).is_file() for room in ROOMS) and not _is_module(name)
+    ]
 
 
 def _is_module(name: str) -> bool:
@@ -50,8 +56,14 @@ def _is_module(name: str) -> bool:
 
 def missing_names(text: str) -> list[str]:
     """The attributes of autopar that a page names and that it does not have."""
-    named = [name for piece in code_of(text) for name in re.findall(r"\bautopar\.([A-Za-z_]\w*)", piece)]
-    return [name for name in named if not hasattr(autopar, name) and not (ROOT / "autopar" / name).exists()]
+    named = [
+        name for piece in code_of(text) for name in re.findall(r"\bautopar\.([A-Za-z_]\w*)", piece)
+    ]
+    return [
+        name
+        for name in named
+        if not hasattr(autopar, name) and not (ROOT / "autopar" / name).exists()
+    ]
 
 
 def missing_options(text: str) -> list[str]:
@@ -78,7 +90,9 @@ def test_what_is_not_there_is_told() -> None:
 
 def test_every_proof_step_is_explained() -> None:
     text = (DOCS / "design" / "certificate.md").read_text(encoding="utf-8")
-    assert [step.__name__ for step in get_args(proof.Step) if f"`{step.__name__}`" not in text] == []
+    assert [
+        step.__name__ for step in get_args(proof.Step) if f"`{step.__name__}`" not in text
+    ] == []
 
 
 def test_every_public_name_is_in_the_reference() -> None:
@@ -89,7 +103,11 @@ def test_every_public_name_is_in_the_reference() -> None:
 
 def test_every_warning_has_a_row_in_troubleshooting() -> None:
     text = (DOCS / "guide" / "troubleshooting.md").read_text(encoding="utf-8")
-    kinds = [kind for kind in vars(autopar.errors).values() if isinstance(kind, type) and issubclass(kind, Warning)]
+    kinds = [
+        kind
+        for kind in vars(autopar.errors).values()
+        if isinstance(kind, type) and issubclass(kind, Warning)
+    ]
     assert kinds
     assert [kind.__name__ for kind in kinds if kind.__name__ not in text] == []
 

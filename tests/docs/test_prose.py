@@ -45,5 +45,10 @@ def test_the_pages_at_the_root_are_short(name: str, most: int) -> None:
 def test_sentences_are_told_apart() -> None:
     text = "# No\n\nOne `a. b` is. Two [link](x.md) here!\n\n- Three is.\n- Four\n  goes on.\n\n| no | no |\n\n"
     text += "```py\nno. No\n```\n"
-    assert list(sentences(text)) == ["One `code` is.", "Two link here!", "Three is.", "Four goes on."]
+    assert list(sentences(text)) == [
+        "One `code` is.",
+        "Two link here!",
+        "Three is.",
+        "Four goes on.",
+    ]
     assert [words(s) for s in sentences(text)] == [3, 3, 2, 3]

@@ -21,7 +21,9 @@ def tensor(number: int, shape: Sequence[int], dtype: str) -> TensorInfo:
     return TensorInfo(number, tuple(shape), dtype, jnp.dtype(dtype).itemsize, f"input {number}")
 
 
-def chains(mesh: DeviceMesh, dtype: str, routes: Sequence[tuple[Sequence[int], Sequence[Step]]]) -> ShardedProgram:
+def chains(
+    mesh: DeviceMesh, dtype: str, routes: Sequence[tuple[Sequence[int], Sequence[Step]]]
+) -> ShardedProgram:
     """One input and one output for each (global shape, steps), one chain after the other."""
     values: dict[int, Value] = {}
     inputs, outputs, moves = [], [], []
@@ -29,21 +31,34 @@ def chains(mesh: DeviceMesh, dtype: str, routes: Sequence[tuple[Sequence[int], S
         info = tensor(number, shape, dtype)
         ids = [len(values) + n for n in range(len(steps) + 1)]
         placements = [steps[0].before, *(step.after for step in steps)]
-        values |= {n: Value(n, info, placement) for n, placement in zip(ids, placements, strict=True)}
+        values |= {
+            n: Value(n, info, placement) for n, placement in zip(ids, placements, strict=True)
+        }
         moves += [move(step, info, mesh, ids[n], ids[n + 1]) for n, step in enumerate(steps)]
         inputs.append(ids[0])
         outputs.append(ids[-1])
     return ShardedProgram(mesh, values, tuple(inputs), tuple(outputs), tuple(moves))
 
 
-def chain(mesh: DeviceMesh, shape: Sequence[int], dtype: str, steps: Sequence[Step]) -> ShardedProgram:
+def chain(
+    mesh: DeviceMesh, shape: Sequence[int], dtype: str, steps: Sequence[Step]
+) -> ShardedProgram:
     return chains(mesh, dtype, [(shape, steps)])
 
 
 def move(step: Step, info: TensorInfo, mesh: DeviceMesh, before: int, after: int) -> Move:
     size = size_bytes(step, info.shape, info.itemsize, mesh)
     return Move(
-        step.kind, step.axes, (before,), (after,), size, 1e-6, "redistribution", step.dim, step.to_dim, source="a.py:1"
+        step.kind,
+        step.axes,
+        (before,),
+        (after,),
+        size,
+        1e-6,
+        "redistribution",
+        step.dim,
+        step.to_dim,
+        source="a.py:1",
     )
 
 

@@ -81,7 +81,11 @@ def test_a_collective_that_was_not_planned_is_found(dropped: int) -> None:
     assert comparison.unplanned[0].kind == gone.kind
     assert not comparison.explained
     assert comparison.summary == "3 as planned, 1 not planned"
-    assert str(comparison).splitlines()[1].startswith(f"1 x not planned: {gone.kind} of {gone.size_bytes} bytes as f32")
+    assert (
+        str(comparison)
+        .splitlines()[1]
+        .startswith(f"1 x not planned: {gone.kind} of {gone.size_bytes} bytes as f32")
+    )
 
 
 @pytest.mark.parametrize("change", [{"axes": ("x",)}, {"size_bytes": 1}, {"kind": "all_reduce"}])
@@ -173,7 +177,10 @@ def test_a_bucket_is_one_all_reduce() -> None:
 
 def test_a_group_of_one_device_is_no_collective() -> None:
     mesh = DeviceMesh.of({"x": 8, "y": 1})
-    steps = [Step("all_to_all", ("y",), ROWS, COLUMNS, 0, 1), Step("all_gather", ("y",), COLUMNS, WHOLE, 1)]
+    steps = [
+        Step("all_to_all", ("y",), ROWS, COLUMNS, 0, 1),
+        Step("all_gather", ("y",), COLUMNS, WHOLE, 1),
+    ]
     program = chain(mesh, SHAPE, "float32", steps)
     comparison = compare(program, found_in(program))
     assert numbers(comparison) == {"matched": 1, "vanished": 1}  # the gather stays: a copy
@@ -188,7 +195,9 @@ def broadcast(mesh: DeviceMesh) -> ShardedProgram:
     made = tensor(2, SHAPE, "float32")
     jaxpr = jax.make_jaxpr(lambda a: jnp.broadcast_to(a, SHAPE))(1.0)
     (eqn,) = jaxpr.eqns
-    op = OpNode(0, "broadcast_in_dim", (literal,), (made,), payload=Payload(eqn.primitive, dict(eqn.params)))
+    op = OpNode(
+        0, "broadcast_in_dim", (literal,), (made,), payload=Payload(eqn.primitive, dict(eqn.params))
+    )
     strategy = Strategy((Placement((), ("x",)),), (ones,))
     values = {
         0: Value(0, tensor(0, SHAPE, "float32"), after),
@@ -220,7 +229,9 @@ def test_equal_collectives_are_shared_in_a_default_build() -> None:
     one = chain(TWO, SHAPE, "float32", GATHER)
     (gather,) = one.collectives
     again = one.values[1]._replace(id=2)
-    program = replace(one, outputs=(1, 2)).with_instructions((gather, gather._replace(outs=(2,))), {2: again})
+    program = replace(one, outputs=(1, 2)).with_instructions(
+        (gather, gather._replace(outs=(2,))), {2: again}
+    )
     assert compare(program, found_in(program)).exact
     comparison = compare(program, collectives_of(lowered(program).compile()))
     assert numbers(comparison) == {"matched": 1, "vanished": 1}
@@ -244,5 +255,7 @@ def test_a_collective_in_a_loop_counts_once() -> None:
     ],
     ids=str,
 )
-def test_the_groups_of_axes(mesh: DeviceMesh, axes: tuple[str, ...], groups: tuple[tuple[int, ...], ...]) -> None:
+def test_the_groups_of_axes(
+    mesh: DeviceMesh, axes: tuple[str, ...], groups: tuple[tuple[int, ...], ...]
+) -> None:
     assert axis_groups(mesh, axes) == groups

@@ -92,7 +92,9 @@ def test_order_holds_through_loops_and_branches(mesh: dict[str, int]) -> None:
         return rows
 
     run(fn, mesh, X)
-    rounds = [[("row", float(X[n].sum())), ("late" if n > 1 else "early", float(n))] for n in range(8)]
+    rounds = [
+        [("row", float(X[n].sum())), ("late" if n > 1 else "early", float(n))] for n in range(8)
+    ]
     ends = [("while", 8.0), ("while", 9.0), ("end", 10.0)]
     assert log == [("start", 0.0), *(entry for entries in rounds for entry in entries), *ends]
 
@@ -119,7 +121,12 @@ def test_a_training_step_that_prints() -> None:
 
 def test_booleans_and_negative_numbers_in_one_answer() -> None:
     """Booleans cannot be added, complex numbers have no largest, and 0 is larger than what is below it."""
-    answer = np.ones(4, bool), np.full(4, -2, np.int8), np.full(4, -1.5, np.float32), np.full(4, -1 - 2j, np.complex64)
+    answer = (
+        np.ones(4, bool),
+        np.full(4, -2, np.int8),
+        np.full(4, -1.5, np.float32),
+        np.full(4, -1 - 2j, np.complex64),
+    )
     shapes = tuple(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in answer)
     found = run(lambda x: (io_callback(lambda _: answer, shapes, x), x), {"x": 2, "y": 4}, X)[0]
     for wanted, given in zip(answer, found, strict=True):
@@ -210,13 +217,23 @@ def several(log: Log) -> Callable[..., Any]:
         c, _ = jax.lax.scan(lambda c, row: (c + double(row), None), total, x)
         branch = jax.lax.cond(c[0] > 0, lambda: double(total), lambda: total)
         block = jax.checkpoint(lambda x: jnp.sin(double(jax.lax.stop_gradient(x)) * x))
-        return jax.grad(lambda x: block(x).sum())(x), large, both, c, branch, double(x) + double(x), x
+        return (
+            jax.grad(lambda x: block(x).sum())(x),
+            large,
+            both,
+            c,
+            branch,
+            double(x) + double(x),
+            x,
+        )
 
     return fn
 
 
 @pytest.mark.parametrize("mesh", MESHES)
-def test_calls_without_effects_are_made_as_often_as_by_jit_and_with_the_same(mesh: dict[str, int]) -> None:
+def test_calls_without_effects_are_made_as_often_as_by_jit_and_with_the_same(
+    mesh: dict[str, int],
+) -> None:
     logs: list[Log] = [[], []]
     wanted = jax.block_until_ready(jax.jit(several(logs[0]))(X))
     found = run(several(logs[1]), mesh, X)

@@ -29,7 +29,9 @@ ELSEWHERE = frozenset({"copy", "device_put", "random_unwrap", "random_wrap", "st
 """What the tracer leaves out, or puts operators on the words of keys in place of."""
 QUICK = frozenset({"regularized_incomplete_beta", "ragged_dot_general"})
 OPERATORS = [
-    pytest.param(operator, id=operator.name, marks=[pytest.mark.slow] * (operator.kind not in QUICK))
+    pytest.param(
+        operator, id=operator.name, marks=[pytest.mark.slow] * (operator.kind not in QUICK)
+    )
     for operator in CASES
     if operator.kind not in ELSEWHERE
 ]
@@ -79,7 +81,9 @@ def test_every_strategy_can_be_traced(operator: Operator) -> None:
 @pytest.mark.parametrize("operator", [one for one in OPERATORS if one.values[0].kind not in ALONE])
 def test_an_operator_split_as_far_as_may_be_runs(operator: Operator) -> None:
     case = case_of(operator)
-    ways = [split_ways(strategy) for strategy in space_of(operator).strategies[subject(operator).id]]
+    ways = [
+        split_ways(strategy) for strategy in space_of(operator).strategies[subject(operator).id]
+    ]
     found, _ = run(case, program_with(operator, ways.index(max(ways))))
     for result, whole in zip(jax.tree.leaves(found), jax.tree.leaves(case.expected), strict=True):
         assert_close(raw(result), raw(whole), operator.name)

@@ -15,7 +15,13 @@ from jax.sharding import PartitionSpec
 
 from autopar._compat import make_mesh, shard_map
 from autopar.core.mesh import DeviceMesh
-from autopar.inspect.hlo import HloCollective, collectives_in, collectives_of, compile_unmerged, peak_memory_bytes
+from autopar.inspect.hlo import (
+    HloCollective,
+    collectives_in,
+    collectives_of,
+    compile_unmerged,
+    peak_memory_bytes,
+)
 from autopar.inspect.hlo_text import device_groups, dtype_bits, parse_module
 from tests.emit.chains import ONE, THREE, TWO
 
@@ -32,7 +38,9 @@ def lowered(body: Body, mesh: DeviceMesh = TWO, dtype: str = "float32", count: i
     return jax.jit(run).lower(*[jax.ShapeDtypeStruct((8 * LOCAL[0], LOCAL[1]), dtype)] * count)
 
 
-def found(body: Body, mesh: DeviceMesh = TWO, dtype: str = "float32", count: int = 1) -> tuple[HloCollective, ...]:
+def found(
+    body: Body, mesh: DeviceMesh = TWO, dtype: str = "float32", count: int = 1
+) -> tuple[HloCollective, ...]:
     return collectives_of(compile_unmerged(lowered(body, mesh, dtype, count)))
 
 
@@ -48,7 +56,10 @@ def groups_over(mesh: DeviceMesh, axes: tuple[str, ...]) -> tuple[tuple[int, ...
     groups: dict[tuple[int, ...], list[int]] = {}
     for number, place in enumerate(places):
         groups.setdefault(tuple(place[n] for n in rest), []).append(number)
-    return tuple(tuple(sorted(group, key=lambda d: [places[d][n] for n in along])) for group in groups.values())
+    return tuple(
+        tuple(sorted(group, key=lambda d: [places[d][n] for n in along]))
+        for group in groups.values()
+    )
 
 
 def axis_choices(mesh: DeviceMesh) -> Iterator[tuple[str, ...]]:
@@ -61,18 +72,24 @@ def axis_choices(mesh: DeviceMesh) -> Iterator[tuple[str, ...]]:
 WRITTEN: dict[str, Callable[[tuple[str, ...]], Body]] = {
     "all_reduce": lambda axes: lambda a: lax.psum(a, axes),
     "all_gather": lambda axes: lambda a: lax.all_gather(a, axes, axis=1, tiled=True),
-    "reduce_scatter": lambda axes: lambda a: lax.psum_scatter(a, axes, scatter_dimension=1, tiled=True),
+    "reduce_scatter": lambda axes: (
+        lambda a: lax.psum_scatter(a, axes, scatter_dimension=1, tiled=True)
+    ),
     "all_to_all": lambda axes: lambda a: lax.all_to_all(a, axes, 0, 1, tiled=True),
 }
 
 
 @pytest.mark.parametrize("kind", WRITTEN)
 @pytest.mark.parametrize(
-    ("mesh", "axes"), [(mesh, axes) for mesh in (ONE, TWO, THREE) for axes in axis_choices(mesh)], ids=str
+    ("mesh", "axes"),
+    [(mesh, axes) for mesh in (ONE, TWO, THREE) for axes in axis_choices(mesh)],
+    ids=str,
 )
 def test_kind_groups_and_bytes(kind: str, mesh: DeviceMesh, axes: tuple[str, ...]) -> None:
     size = LOCAL_BYTES * (mesh.product(axes) if kind == "all_gather" else 1)
-    assert counted(found(WRITTEN[kind](axes), mesh)) == {(kind, size, groups_over(mesh, axes), 1): 1}
+    assert counted(found(WRITTEN[kind](axes), mesh)) == {
+        (kind, size, groups_over(mesh, axes), 1): 1
+    }
 
 
 def test_a_permute_has_its_pairs() -> None:
@@ -82,7 +99,9 @@ def test_a_permute_has_its_pairs() -> None:
 
 
 def test_pmax_and_pmin_are_all_reduces() -> None:
-    assert counted(found(lambda a: lax.pmax(a, "x") + lax.pmin(a, "x"))) == {("all_reduce", LOCAL_BYTES, XS, 1): 2}
+    assert counted(found(lambda a: lax.pmax(a, "x") + lax.pmin(a, "x"))) == {
+        ("all_reduce", LOCAL_BYTES, XS, 1): 2
+    }
 
 
 def test_several_of_all_kinds_in_one_program() -> None:
@@ -101,7 +120,13 @@ def test_several_of_all_kinds_in_one_program() -> None:
 
 @pytest.mark.parametrize(
     ("dtype", "runs_as", "itemsize"),
-    [("bfloat16", "f32", 4), ("float16", "f16", 2), ("int8", "s8", 1), ("int32", "s32", 4), ("bool", "pred", 1)],
+    [
+        ("bfloat16", "f32", 4),
+        ("float16", "f16", 2),
+        ("int8", "s8", 1),
+        ("int32", "s32", 4),
+        ("bool", "pred", 1),
+    ],
 )
 def test_element_types_as_the_cpu_runs_them(dtype: str, runs_as: str, itemsize: int) -> None:
     bodies = {
@@ -135,7 +160,11 @@ def twice(a: jax.Array) -> jax.Array:
 
 
 def invariant(a: jax.Array) -> Any:
-    return lax.scan(lambda c, _: (jnp.tanh(c @ lax.all_gather(a, "y", axis=0, tiled=True)[:16]), None), a, length=4)[0]
+    return lax.scan(
+        lambda c, _: (jnp.tanh(c @ lax.all_gather(a, "y", axis=0, tiled=True)[:16]), None),
+        a,
+        length=4,
+    )[0]
 
 
 @pytest.mark.parametrize(("body", "merged", "kept"), [(twice, 1, 2), (invariant, 1, 4)])
@@ -171,7 +200,10 @@ def test_both_branches_count() -> None:
     def body(a: jax.Array) -> Any:
         return lax.cond(a[0, 0] > 0, lambda c: lax.psum(c, "y"), lambda c: lax.psum(c, "x") + 1, a)
 
-    assert counted(found(body)) == {("all_reduce", LOCAL_BYTES, XS, 1): 1, ("all_reduce", LOCAL_BYTES, YS, 1): 1}
+    assert counted(found(body)) == {
+        ("all_reduce", LOCAL_BYTES, XS, 1): 1,
+        ("all_reduce", LOCAL_BYTES, YS, 1): 1,
+    }
 
 
 @pytest.mark.parametrize(("scanned", "saved_again"), [(False, 1), (True, 3)])
@@ -278,18 +310,27 @@ def test_types_and_their_bits() -> None:
 
 def test_every_instruction_of_a_real_program_is_read() -> None:
     """XLA's own structure of the module, beside what its text was read as."""
-    compiled = lowered(lambda a: lax.scan(lambda c, _: (jnp.sin(lax.psum(c, "y")), None), a, length=3)[0]).compile()
+    compiled = lowered(
+        lambda a: lax.scan(lambda c, _: (jnp.sin(lax.psum(c, "y")), None), a, length=3)[0]
+    ).compile()
     (real,) = compiled.runtime_executable().hlo_modules()
     module = parse_module(compiled.as_text())
     wanted = {c.name: [i.name for i in c.instructions()] for c in real.computations()}
     assert {name: sorted(i.name for i in read) for name, read in module.computations.items()} == {
         name: sorted(names) for name, names in wanted.items()
     }
-    operands = {i.name: [o.name for o in i.operands()] for c in real.computations() for i in c.instructions()}
+    operands = {
+        i.name: [o.name for o in i.operands()]
+        for c in real.computations()
+        for i in c.instructions()
+    }
     leaves = {"parameter", "constant"}
     for read in module.computations.values():
         for instruction in read:
-            assert instruction.opcode in leaves or list(instruction.operands) == operands[instruction.name]
+            assert (
+                instruction.opcode in leaves
+                or list(instruction.operands) == operands[instruction.name]
+            )
     assert module.devices == 8
 
 

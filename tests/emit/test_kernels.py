@@ -23,7 +23,9 @@ def picked(table: jax.Array, rows: jax.Array) -> jax.Array:
 
 def weights_gradient(x: jax.Array, y: jax.Array) -> jax.Array:
     """As reverse mode makes it: the product over batch and place, turned round; `y` comes out of a kernel."""
-    return jax.vjp(lambda w: jnp.einsum("btd,df->btf", x, w), jnp.ones((x.shape[2], y.shape[2])))[1](jnp.sin(y))[0]
+    return jax.vjp(lambda w: jnp.einsum("btd,df->btf", x, w), jnp.ones((x.shape[2], y.shape[2])))[
+        1
+    ](jnp.sin(y))[0]
 
 
 def compiled(plan: autopar.Plan, *args: Any) -> str:
@@ -36,7 +38,10 @@ def test_a_table_that_arrives_in_pieces_is_written_before_rows_of_it_are_gathere
 ) -> None:
     """A kernel that gathers reads the table and the indices, not the eight pieces of the table."""
     rng = np.random.default_rng(0)
-    args = rng.normal(size=(256, 64)).astype(np.float32), rng.integers(-256, 256, 4096).astype(np.int32)
+    args = (
+        rng.normal(size=(256, 64)).astype(np.float32),
+        rng.integers(-256, 256, 4096).astype(np.int32),
+    )
     pins = [autopar.pin("table", P("x")), autopar.pin("rows", P())]
     plan = autopar.plan(picked, *args, cluster="cpu8", mesh={"x": 8}, constraints=pins)
     assert [move.kind for move in plan.program().collectives] == ["all_to_all"]
@@ -64,5 +69,7 @@ def test_gradients_of_weights_turn_no_operand(monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setattr("autopar.emit.wrap.backend_on", {"cpu": backend}.get)
         text = compiled(plan, x, y)
         turned[(backend is XLA_CPU)] = len(re.findall(r" transpose\(", text))
-        assert backend is not XLA_CPU or "lhs_contracting_dims={0}, rhs_contracting_dims={0}" in text
+        assert (
+            backend is not XLA_CPU or "lhs_contracting_dims={0}, rhs_contracting_dims={0}" in text
+        )
     assert turned[True] == 0 < turned[False]

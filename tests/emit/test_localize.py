@@ -42,7 +42,9 @@ def spec(placement: Placement) -> PartitionSpec:
     return PartitionSpec(*placement.dims)
 
 
-def run_sharded(found: Built, strategy: Strategy, *, backend: Backend = UNKNOWN) -> list[np.ndarray]:
+def run_sharded(
+    found: Built, strategy: Strategy, *, backend: Backend = UNKNOWN
+) -> list[np.ndarray]:
     """The operator under shard_map, unreduced results reduced."""
     axes = frozenset(axis for placement in strategy.ins for axis in placement.varying_axes)
 
@@ -103,19 +105,31 @@ def run_sharded(found: Built, strategy: Strategy, *, backend: Backend = UNKNOWN)
 def test_strategies_under_shard_map(name: str) -> None:
     """Those without unreduced operands (which have no spec); the two that use the most axes of each kind."""
     found = built(name)
-    strategies = [s for s in enumerate_strategies(rule_of(found.op), MESH) if not any(p.unreduced for p in s.ins)]
+    strategies = [
+        s
+        for s in enumerate_strategies(rule_of(found.op), MESH)
+        if not any(p.unreduced for p in s.ins)
+    ]
     strategies.sort(key=lambda s: -len({axis for _, axes in s.factors for axis in axes}))
     for strategy in strategies[:: max(1, len(strategies) // 3)][:3]:
         for result, whole in zip(run_sharded(found, strategy), found.results, strict=True):
             np.testing.assert_allclose(
-                result.astype(np.float64), whole.astype(np.float64), rtol=1e-4, atol=1e-5, err_msg=str(strategy)
+                result.astype(np.float64),
+                whole.astype(np.float64),
+                rtol=1e-4,
+                atol=1e-5,
+                err_msg=str(strategy),
             )
 
 
 def test_groups_of_a_result_are_split_where_no_operand_is() -> None:
     """What the devices write is told apart by where their groups begin alone."""
     found = built("ragged_dot_general rows summed up")
-    strategies = [s for s in enumerate_strategies(rule_of(found.op), MESH) if not any(p.varying_axes for p in s.ins)]
+    strategies = [
+        s
+        for s in enumerate_strategies(rule_of(found.op), MESH)
+        if not any(p.varying_axes for p in s.ins)
+    ]
     (strategy,) = (s for s in strategies if s.outs[0].dims[0] == ("x",))
     for result, whole in zip(run_sharded(found, strategy), found.results, strict=True):
         assert_close(result, whole, str(strategy))
@@ -126,8 +140,18 @@ def test_exchanges_under_shard_map(draw: Callable[[Rng], Case]) -> None:
     """Of drawn operators the first that can exchange over both axes (dynamic slices: that can be split so)."""
     for seed in range(40):
         found = build(draw(np.random.default_rng(seed)))
-        strategies = [s for s in enumerate_strategies(rule_of(found.op), MESH) if not any(p.unreduced for p in s.ins)]
-        strategies.sort(key=lambda s: (-len({a for e in s.exchanges for a in e.axes}), -len(s.factors), -s.split))
+        strategies = [
+            s
+            for s in enumerate_strategies(rule_of(found.op), MESH)
+            if not any(p.unreduced for p in s.ins)
+        ]
+        strategies.sort(
+            key=lambda s: (
+                -len({a for e in s.exchanges for a in e.axes}),
+                -len(s.factors),
+                -s.split,
+            )
+        )
         if strategies[0].exchanges or found.op.kind.startswith("dynamic"):
             break
     for result, whole in zip(run_sharded(found, strategies[0]), found.results, strict=True):
@@ -152,13 +176,23 @@ def test_products_are_of_matrices_where_dims_are_merged(
         return lax.dot_general(x, y, numbers)
 
     found = build(Case("dot_general", "drawn", multiplied, tuple(map(Arg, shapes))))
-    strategies = [s for s in enumerate_strategies(rule_of(found.op), MESH) if not any(p.unreduced for p in s.ins)]
+    strategies = [
+        s
+        for s in enumerate_strategies(rule_of(found.op), MESH)
+        if not any(p.unreduced for p in s.ins)
+    ]
     for backend, expected in ((UNKNOWN, shapes), (XLA_CPU, matrices)):
         local = localize(found.op, strategies[0], MESH, backend=backend)
-        (product,) = (e for e in jax.make_jaxpr(local)(*found.values).eqns if e.primitive.name == "dot_general")
+        (product,) = (
+            e
+            for e in jax.make_jaxpr(local)(*found.values).eqns
+            if e.primitive.name == "dot_general"
+        )
         assert tuple(v.aval.shape for v in product.invars) == expected
         for strategy in strategies[:: max(1, len(strategies) // 6)]:
-            for result, whole in zip(run_sharded(found, strategy, backend=backend), found.results, strict=True):
+            for result, whole in zip(
+                run_sharded(found, strategy, backend=backend), found.results, strict=True
+            ):
                 assert_close(result, whole, str(strategy))
 
 
@@ -170,7 +204,10 @@ def test_an_operator_that_was_not_traced_is_refused() -> None:
 
 def test_counters_are_exact_beyond_32_bits() -> None:
     """A shard of a tensor of 2^53 elements, which could never be made whole: its numbers against Python's."""
-    shape, mesh = (1 << 20, 3 << 12, 1 << 20), DeviceMesh.of({"x": 1 << 19, "y": 3 << 11, "z": 1 << 18})
+    shape, mesh = (
+        (1 << 20, 3 << 12, 1 << 20),
+        DeviceMesh.of({"x": 1 << 19, "y": 3 << 11, "z": 1 << 18}),
+    )
     outs = tuple(TensorInfo(n, shape, "uint32", 4) for n in range(2))
     placement = Placement((("x",), ("y",), ("z",)))
     strategy = Strategy((), (placement, placement))
@@ -187,7 +224,13 @@ def test_counters_are_exact_beyond_32_bits() -> None:
 def test_words_multiply_and_add_as_integers() -> None:
     rng = np.random.default_rng(0)
     for _ in range(20):
-        x, y, z = int(rng.integers(0, 2**32)), int(rng.integers(0, 2**63)), int(rng.integers(0, 2**63))
+        x, y, z = (
+            int(rng.integers(0, 2**32)),
+            int(rng.integers(0, 2**63)),
+            int(rng.integers(0, 2**63)),
+        )
         product = _product_of_words(np.array([x], np.uint32), y)
-        total = _sum_of_words(product, (np.array([z >> 32], np.uint32), np.array([z & 0xFFFFFFFF], np.uint32)))
+        total = _sum_of_words(
+            product, (np.array([z >> 32], np.uint32), np.array([z & 0xFFFFFFFF], np.uint32))
+        )
         assert (int(total[0][0]) << 32 | int(total[1][0])) == (x * y + z) % 2**64

@@ -19,7 +19,15 @@ from benchmarks.models import cross_entropy, max_pool
 pytestmark = pytest.mark.usefixtures("fused_as_ever")
 
 LEAST, MOST = 0.98, 1.03
-CASES = ["mlp", "mlp, donated", "cnn", "cnn, donated", "experts", "scanned layers", "scanned layers, checkpointed"]
+CASES = [
+    "mlp",
+    "mlp, donated",
+    "cnn",
+    "cnn, donated",
+    "experts",
+    "scanned layers",
+    "scanned layers, checkpointed",
+]
 
 
 @pytest.mark.parametrize("mode", ["auto", pytest.param("data_parallel", marks=pytest.mark.slow)])
@@ -31,7 +39,9 @@ def test_the_prediction_is_what_xla_sets_aside(name: str, mode: str) -> None:
     donate = (0,) if model.donates else ()
     plan = autopar.plan(fn, *args, cluster="cpu8", mesh=mesh, mode=mode, donate_argnums=donate)
     lowered: Any = plan.compile(devices=jax.devices()).lower(*args)
-    found = peak_memory_bytes(lowered.compile(compiler_options={"xla_backend_optimization_level": 0}))
+    found = peak_memory_bytes(
+        lowered.compile(compiler_options={"xla_backend_optimization_level": 0})
+    )
     assert LEAST <= set_aside(plan).predicted_bytes / found <= MOST
     expected = plan.bound.planned.account.set_aside_bytes
     assert expected is not None
@@ -44,7 +54,9 @@ def set_aside(plan: autopar.Plan) -> SetAside:
 
 
 @pytest.mark.parametrize(("counted", "expected"), [(90, 100), (105, 105), (150, 110)])
-def test_more_than_predicted_is_expected_where_the_count_and_a_delay_both_say_so(counted: int, expected: int) -> None:
+def test_more_than_predicted_is_expected_where_the_count_and_a_delay_both_say_so(
+    counted: int, expected: int
+) -> None:
     assert SetAside(100, (110, 130)).expected_bytes(counted) == expected
 
 
@@ -110,10 +122,14 @@ MEETING = {
 @pytest.mark.parametrize("loss", MEETING, ids=lambda loss: loss.__name__)
 def test_the_prediction_knows_what_becomes_of_operators_that_meet(loss: Any, dtype: Any) -> None:
     """Of bfloat16, which the CPU computes in float32 by copies, only that the prediction is not under."""
-    args = jax.tree.map(lambda a: floats(*a.shape, dtype=dtype) if a.dtype == jnp.float32 else a, MEETING[loss])
+    args = jax.tree.map(
+        lambda a: floats(*a.shape, dtype=dtype) if a.dtype == jnp.float32 else a, MEETING[loss]
+    )
     plan = autopar.plan(descends(loss), *args, cluster="cpu8", mesh={"x": 8}, mode="data_parallel")
     lowered: Any = plan.compile(devices=jax.devices()).lower(*args)
-    found = peak_memory_bytes(lowered.compile(compiler_options={"xla_backend_optimization_level": 0}))
+    found = peak_memory_bytes(
+        lowered.compile(compiler_options={"xla_backend_optimization_level": 0})
+    )
     predicted = set_aside(plan).predicted_bytes
     assert predicted >= LEAST * found
     assert dtype == jnp.bfloat16 or predicted <= MOST * found
@@ -126,7 +142,9 @@ def test_what_is_scattered_into_is_there_from_the_beginning() -> None:
     )
     plan = autopar.plan(descends(tables), *args, cluster="cpu8", mesh={"x": 2, "y": 4})
     lowered: Any = plan.compile(devices=jax.devices()).lower(*args)
-    found = peak_memory_bytes(lowered.compile(compiler_options={"xla_backend_optimization_level": 0}))
+    found = peak_memory_bytes(
+        lowered.compile(compiler_options={"xla_backend_optimization_level": 0})
+    )
     predicted = set_aside(plan).predicted_bytes
     assert LEAST <= predicted / found <= MOST
 

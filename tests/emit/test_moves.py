@@ -67,7 +67,9 @@ NO_ROOM = {"bool", "uint8"}
 """Types in which there may be no value below or above a given one: these hold 0 and 1 only."""
 
 
-def draw(array: np.ndarray, placement: Placement, mesh: DeviceMesh, seed: int = 0) -> simulate.Locals:
+def draw(
+    array: np.ndarray, placement: Placement, mesh: DeviceMesh, seed: int = 0
+) -> simulate.Locals:
     """The devices' shards of `array` in its own type; small integers, so that sums are exact."""
     rng = np.random.default_rng(seed)
     if array.dtype.name in NO_ROOM:
@@ -77,7 +79,9 @@ def draw(array: np.ndarray, placement: Placement, mesh: DeviceMesh, seed: int = 
     return {device: shard.astype(array.dtype) for device, shard in local.items()}
 
 
-def draw_bool(array: np.ndarray, placement: Placement, mesh: DeviceMesh, rng: np.random.Generator) -> simulate.Locals:
+def draw_bool(
+    array: np.ndarray, placement: Placement, mesh: DeviceMesh, rng: np.random.Generator
+) -> simulate.Locals:
     """One part is the value, and the others say no more than it (max is or) or no less (min is and)."""
     axes, parts = placement.unreduced, []
     for _ in range(mesh.product(axes) - 1):
@@ -85,7 +89,9 @@ def draw_bool(array: np.ndarray, placement: Placement, mesh: DeviceMesh, rng: np
         parts.append(array & noise if placement.kind == "max" else array | noise)
     parts.insert(int(rng.integers(len(parts) + 1)), array)
     return {
-        device: simulate.shard(parts[simulate.part_number(device, axes, mesh)], device, placement, mesh)
+        device: simulate.shard(
+            parts[simulate.part_number(device, axes, mesh)], device, placement, mesh
+        )
         for device in simulate.devices(mesh)
     }
 
@@ -95,7 +101,9 @@ def values(shape: tuple[int, ...], dtype: str, seed: int = 0) -> np.ndarray:
     return np.asarray(drawn).astype(jnp.dtype(dtype))
 
 
-def assert_moves(mesh: DeviceMesh, steps: list[Step], dtype: str = "int32", shape: tuple[int, ...] = SHAPE) -> None:
+def assert_moves(
+    mesh: DeviceMesh, steps: list[Step], dtype: str = "int32", shape: tuple[int, ...] = SHAPE
+) -> None:
     program = chain(mesh, shape, dtype, steps)
     verify_moves(program)
     array = values(shape, dtype)
@@ -107,7 +115,11 @@ def assert_moves(mesh: DeviceMesh, steps: list[Step], dtype: str = "int32", shap
 def verify_moves(program: ShardedProgram) -> None:
     """`verify`, but for outputs: here they may be unreduced."""
     whole = [value for value in program.outputs if not program.values[value].placement.unreduced]
-    verify(ShardedProgram(program.mesh, program.values, program.inputs, tuple(whole), program.instructions))
+    verify(
+        ShardedProgram(
+            program.mesh, program.values, program.inputs, tuple(whole), program.instructions
+        )
+    )
 
 
 ONE_STEP = [
@@ -136,7 +148,10 @@ ONE_STEP = [
     (THREE, Step("permute", ("x", "y", "z"), p("x", "y"), p("y", "z"))),
     (THREE, Step("permute", ("x", "y", "z"), p("xyz", ""), p("zxy", ""))),
     (THREE, Step("permute", ("x", "z"), p("x", "", unreduced="y"), p("z", "", unreduced="y"))),
-    (DeviceMesh.of({"x": 2, "y": 4, "z": 1}), Step("permute", ("x", "y"), p("xy", ""), p("yx", ""))),
+    (
+        DeviceMesh.of({"x": 2, "y": 4, "z": 1}),
+        Step("permute", ("x", "y"), p("xy", ""), p("yx", "")),
+    ),
     (DeviceMesh.of({"x": 4, "y": 2}), Step("permute", ("x", "y"), p("xy", ""), p("yx", ""))),
     (ONE, Step("all_to_all", ("x",), p("x", ""), p("", "x"), 0, 1)),
 ]
@@ -157,7 +172,11 @@ def test_axes_of_a_permute_may_be_named_in_any_order() -> None:
 @pytest.mark.parametrize("kind", ["max", "min"])
 def test_max_and_min(kind: Kind, dtype: str) -> None:
     parts, more = (p("y", "", unreduced=axes, kind=kind) for axes in ("x", "xz"))
-    assert_moves(THREE, [Step("mask", ("z",), parts, more), Step("all_reduce", ("x", "z"), more, p("y", ""))], dtype)
+    assert_moves(
+        THREE,
+        [Step("mask", ("z",), parts, more), Step("all_reduce", ("x", "z"), more, p("y", ""))],
+        dtype,
+    )
 
 
 @pytest.mark.parametrize(
@@ -196,8 +215,15 @@ def test_a_permutation_sends_once_and_moves_no_more_than_it_must(
     pairs = permutation(before, after, axes, THREE)
     count = THREE.product(axes)
     assert sorted(a for a, _ in pairs) == sorted(b for _, b in pairs) == list(range(count))
-    places = [d for d in simulate.devices(THREE) if all(d[n] == 0 for n, a in enumerate(THREE.names) if a not in axes)]
-    held, wanted = ([simulate.shard_number(d, placement, THREE) for d in places] for placement in (before, after))
+    places = [
+        d
+        for d in simulate.devices(THREE)
+        if all(d[n] == 0 for n, a in enumerate(THREE.names) if a not in axes)
+    ]
+    held, wanted = (
+        [simulate.shard_number(d, placement, THREE) for d in places]
+        for placement in (before, after)
+    )
     assert all(held[a] == wanted[b] for a, b in pairs)
     assert [b for b in range(count) if held[b] == wanted[b]] == [b for a, b in pairs if a == b]
 
@@ -207,10 +233,22 @@ def test_a_permutation_sends_once_and_moves_no_more_than_it_must(
 SHAPES = [(16, 8), (8,), (4, 8, 2), (), (8, 1)]
 
 
-def bucketed(mesh: DeviceMesh, placed: list[tuple[tuple[int, ...], Placement]], dtype: str) -> ShardedProgram:
+def bucketed(
+    mesh: DeviceMesh, placed: list[tuple[tuple[int, ...], Placement]], dtype: str
+) -> ShardedProgram:
     """All-reduces over x, in one bucket."""
     routes = [
-        (shape, [Step("all_reduce", ("x",), before, Placement(before.dims, before.unreduced[1:], before.kind))])
+        (
+            shape,
+            [
+                Step(
+                    "all_reduce",
+                    ("x",),
+                    before,
+                    Placement(before.dims, before.unreduced[1:], before.kind),
+                )
+            ],
+        )
         for shape, before in placed
     ]
     program = chains(mesh, dtype, routes)
@@ -228,22 +266,32 @@ def test_a_bucket_of_many_shapes(kind: Kind, dtype: str) -> None:
     program = bucketed(THREE, placed, dtype)
     verify_moves(program)
     arrays = [values(shape, dtype, seed) for seed, (shape, _) in enumerate(placed)]
-    local = [draw(a, before, THREE, seed) for seed, (a, (_, before)) in enumerate(zip(arrays, placed, strict=True))]
+    local = [
+        draw(a, before, THREE, seed)
+        for seed, (a, (_, before)) in enumerate(zip(arrays, placed, strict=True))
+    ]
     for backend in (UNKNOWN, XLA_CPU, XLA_TPU, Backend(apart_bytes=100)):
         after = run_locally(program, local, backend)
         for array, held, value in zip(arrays, after, program.outputs, strict=True):
             simulate.assert_holds(held, array, program.values[value].placement, THREE)
 
 
-def assert_bucket_moves(mesh: DeviceMesh, steps: list[tuple[tuple[int, ...], Step]], dtype: str) -> None:
+def assert_bucket_moves(
+    mesh: DeviceMesh, steps: list[tuple[tuple[int, ...], Step]], dtype: str
+) -> None:
     """One bucket of `steps` gives every value what its own step would."""
     program = chains(mesh, dtype, [(shape, [step]) for shape, step in steps])
     program = program.with_instructions((bucket(program.collectives),))
     verify_moves(program)
     arrays = [values(shape, dtype, seed) for seed, (shape, _) in enumerate(steps)]
-    given = [draw(a, step.before, mesh, seed) for seed, (a, (_, step)) in enumerate(zip(arrays, steps, strict=True))]
+    given = [
+        draw(a, step.before, mesh, seed)
+        for seed, (a, (_, step)) in enumerate(zip(arrays, steps, strict=True))
+    ]
     for backend in (UNKNOWN, XLA_CPU, XLA_TPU, Backend(apart_bytes=100)):
-        for array, held, (_, step) in zip(arrays, run_locally(program, given, backend), steps, strict=True):
+        for array, held, (_, step) in zip(
+            arrays, run_locally(program, given, backend), steps, strict=True
+        ):
             simulate.assert_holds(held, array, step.after, mesh)
 
 
@@ -278,7 +326,9 @@ def test_a_bucket_of_gathers_along_many_dims(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("step", [SCATTERED[0], GATHERED[0]], ids=["scatters", "gathers"])
-def test_a_bucket_of_shards_is_proven_by_jax(step: tuple[tuple[int, ...], Placement, Placement, int]) -> None:
+def test_a_bucket_of_shards_is_proven_by_jax(
+    step: tuple[tuple[int, ...], Placement, Placement, int],
+) -> None:
     """Wrapped, with JAX's check of what is replicated: two of the same step, from and to whole values."""
     shape, before, after, dim = step
     kind = "reduce_scatter" if before.unreduced else "all_gather"
@@ -286,7 +336,9 @@ def test_a_bucket_of_shards_is_proven_by_jax(step: tuple[tuple[int, ...], Placem
     more = [Step("mask", axes, Placement(before.dims), before)] if before.unreduced else []
     program = chains(THREE, "int32", [(shape, [*more, Step(kind, axes, before, after, dim)])] * 2)
     moves = [m for m in program.instructions if isinstance(m, Move) and m.kind == kind]
-    program = program.with_instructions((*(i for i in program.instructions if i not in moves), bucket(moves)))
+    program = program.with_instructions(
+        (*(i for i in program.instructions if i not in moves), bucket(moves))
+    )
     assert program.proves_replication
     arrays = [values(shape, "int32", seed) for seed in range(2)]
     for array, result in zip(arrays, run_whole(program, arrays), strict=True):
@@ -295,12 +347,16 @@ def test_a_bucket_of_shards_is_proven_by_jax(step: tuple[tuple[int, ...], Placem
 
 # Routes between random placements -------------------------------------------------------------------------------------
 
-FEW = settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+FEW = settings(
+    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+)
 
 
 @cache
 def placements(mesh: DeviceMesh, rank: int) -> list[Placement]:
-    return [placement for placement in all_placements(mesh, rank) if placement.fits((16,) * rank, mesh)]
+    return [
+        placement for placement in all_placements(mesh, rank) if placement.fits((16,) * rank, mesh)
+    ]
 
 
 @st.composite
@@ -312,7 +368,11 @@ def routes(draw: Any) -> tuple[DeviceMesh, tuple[int, ...], list[Step]]:
     whole = Placement.replicated(rank)
     router = Router(mesh, lambda kind, axes, size: min(price(kind, axes, size), 1e6))
     steps = list(router.route((16,) * rank, 4, source, target))
-    return mesh, (16,) * rank, steps or [Step("slice", mesh.names, whole, Placement((mesh.names, *whole.dims[1:])), 0)]
+    return (
+        mesh,
+        (16,) * rank,
+        steps or [Step("slice", mesh.names, whole, Placement((mesh.names, *whole.dims[1:])), 0)],
+    )
 
 
 @FEW
@@ -333,13 +393,19 @@ def run_whole(program: ShardedProgram, arrays: list[np.ndarray]) -> list[np.ndar
 
 @FEW
 @given(routes())
-def test_a_wrapped_route_gives_its_input_back(case: tuple[DeviceMesh, tuple[int, ...], list[Step]]) -> None:
+def test_a_wrapped_route_gives_its_input_back(
+    case: tuple[DeviceMesh, tuple[int, ...], list[Step]],
+) -> None:
     """From fully reduced to fully reduced: the value is the same, and JAX proves what is replicated if it can."""
     mesh, shape, steps = case
     source, target = steps[0].before, steps[-1].after
     router = Router(mesh, alpha_beta(mesh))
     whole = Placement(source.dims), Placement(target.dims)
-    steps = [*router.route(shape, 4, whole[0], source), *steps, *router.route(shape, 4, target, whole[1])]
+    steps = [
+        *router.route(shape, 4, whole[0], source),
+        *steps,
+        *router.route(shape, 4, target, whole[1]),
+    ]
     array = values(shape, "int32")
     program = chain(mesh, shape, "int32", steps)
     (result,) = run_whole(program, [array])
@@ -355,7 +421,9 @@ PERMUTES = [
 
 
 @pytest.mark.parametrize(("mesh", "step", "proven"), PERMUTES, ids=str)
-def test_a_permute_may_change_what_is_replicated(mesh: DeviceMesh, step: Step, proven: bool) -> None:
+def test_a_permute_may_change_what_is_replicated(
+    mesh: DeviceMesh, step: Step, proven: bool
+) -> None:
     program = chain(mesh, SHAPE, "float32", [step])
     array = values(SHAPE, "float32")
     assert program.proves_replication == proven
@@ -365,7 +433,9 @@ def test_a_permute_may_change_what_is_replicated(mesh: DeviceMesh, step: Step, p
 REDUCTION = {"sum": jnp.sum, "max": jnp.max, "min": jnp.min}
 
 
-def reduced(mesh: DeviceMesh, dtype: str, kind: Kind, before: Placement, steps: list[Step]) -> ShardedProgram:
+def reduced(
+    mesh: DeviceMesh, dtype: str, kind: Kind, before: Placement, steps: list[Step]
+) -> ShardedProgram:
     """A reduction over dim 0, which is split: an operator that leaves its result unreduced, then `steps`."""
     shape = (8, *SHAPE)
     aval = jax.ShapeDtypeStruct(shape, dtype)
@@ -373,7 +443,9 @@ def reduced(mesh: DeviceMesh, dtype: str, kind: Kind, before: Placement, steps: 
     result = tensor(1, SHAPE, dtype)
     rest = chain(mesh, SHAPE, dtype, steps)
     whole = tensor(0, shape, dtype)
-    op = OpNode(0, str(eqn.primitive), (whole,), (result,), payload=Payload(eqn.primitive, eqn.params))
+    op = OpNode(
+        0, str(eqn.primitive), (whole,), (result,), payload=Payload(eqn.primitive, eqn.params)
+    )
     compute = Compute(op, Strategy((before,), (steps[0].before,)), (100,), (0,))
     values = {n: Value(n, result, value.placement) for n, value in rest.values.items()}
     values[100] = Value(100, whole, before)
@@ -384,7 +456,9 @@ def reduced(mesh: DeviceMesh, dtype: str, kind: Kind, before: Placement, steps: 
 @pytest.mark.parametrize("dtype", ["float32", "int32"])
 def test_an_operator_that_leaves_its_result_unreduced(kind: Kind, dtype: str) -> None:
     parts = p("y", "", unreduced="x", kind=kind)
-    program = reduced(TWO, dtype, kind, p("x", "y", ""), [Step("all_reduce", ("x",), parts, p("y", ""))])
+    program = reduced(
+        TWO, dtype, kind, p("x", "y", ""), [Step("all_reduce", ("x",), parts, p("y", ""))]
+    )
     assert program.proves_replication
     array = values((8, *SHAPE), dtype)
     (result,) = run_whole(program, [array])
@@ -400,13 +474,17 @@ def test_an_operator_whose_sum_is_scattered() -> None:
     program = reduced(TWO, "int32", "sum", p("x", "y", ""), steps)
     assert program.proves_replication
     array = values((8, *SHAPE), "int32")
-    np.testing.assert_array_equal(run_whole(program, [array])[0], array.sum(0).astype(np.int32), strict=True)
+    np.testing.assert_array_equal(
+        run_whole(program, [array])[0], array.sum(0).astype(np.int32), strict=True
+    )
 
 
 def test_a_dropped_all_reduce_is_refused_by_jax() -> None:
     """The planted bug: the output is claimed to be whole, and is not."""
     parts = p("y", "", unreduced="x")
-    program = reduced(TWO, "int32", "sum", p("x", "y", ""), [Step("all_reduce", ("x",), parts, p("y", ""))])
+    program = reduced(
+        TWO, "int32", "sum", p("x", "y", ""), [Step("all_reduce", ("x",), parts, p("y", ""))]
+    )
     compute, _ = program.instructions
     outputs = tuple(compute.outs)
     claimed = dict(program.values) | {0: Value(0, program.values[0].tensor, p("y", ""))}
@@ -415,7 +493,9 @@ def test_a_dropped_all_reduce_is_refused_by_jax() -> None:
         wrap(dropped, device_mesh(TWO, jax.devices()))(values((8, *SHAPE), "int32"))
 
 
-def test_a_bucket_is_one_collective_unless_the_compiler_joins_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bucket_is_one_collective_unless_the_compiler_joins_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     masked, whole = p("", "", unreduced="x"), p("", "")
     both = [Step("mask", ("x",), whole, masked), Step("all_reduce", ("x",), masked, whole)]
     program = chains(TWO, "int32", [(SHAPE, both), ((4, 3), both)])
@@ -424,7 +504,9 @@ def test_a_bucket_is_one_collective_unless_the_compiler_joins_them(monkeypatch: 
     arrays = [values(SHAPE, "int32", 1), values((4, 3), "int32", 2)]
     large = 4 * SHAPE[0] * SHAPE[1]
     for apart_bytes, count in ((None, 1), (0, 2), (large, 2), (large + 1, 1)):
-        monkeypatch.setattr("autopar.emit.wrap.backend_on", {"cpu": Backend(apart_bytes=apart_bytes)}.get)
+        monkeypatch.setattr(
+            "autopar.emit.wrap.backend_on", {"cpu": Backend(apart_bytes=apart_bytes)}.get
+        )
         jitted: Any = wrap(program, device_mesh(program.mesh, jax.devices()))
         assert jitted.lower(*arrays).as_text().count("stablehlo.all_reduce") == count
         for result, array in zip(run_whole(program, arrays), arrays, strict=True):

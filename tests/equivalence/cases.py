@@ -93,7 +93,11 @@ def inputs_of(case: Case) -> list[Any]:
 
 
 def key_data(leaf: Any) -> Any:
-    return jax.random.key_data(leaf) if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
+    return (
+        jax.random.key_data(leaf)
+        if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+        else leaf
+    )
 
 
 def with_permutes(kind: StepKind, axes: tuple[str, ...], size_bytes: int) -> float:
@@ -136,7 +140,9 @@ def assert_equal(expected: Any, found: Any, dtype: str) -> None:
     for position, (w, g) in enumerate(pairs):
         if w.dtype in rounded:
             error, allowed = _largest(w - g), _allowed(w, overall, dtype)
-            assert error <= allowed, f"result {position} of shape {w.shape}: error {error:.3g} > {allowed:.3g}"
+            assert error <= allowed, (
+                f"result {position} of shape {w.shape}: error {error:.3g} > {allowed:.3g}"
+            )
         else:
             np.testing.assert_array_equal(w, g)
 

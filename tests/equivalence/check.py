@@ -23,7 +23,9 @@ def check(case: Case, program: ShardedProgram) -> ProgramComparison:
     assert comparison.explained, str(comparison)
     assert not comparison.merged, str(comparison)
     assert not comparison.widened, str(comparison)
-    assert {vanished.reason for vanished in comparison.vanished} <= {"constant", "unused"}, str(comparison)
+    assert {vanished.reason for vanished in comparison.vanished} <= {"constant", "unused"}, str(
+        comparison
+    )
     return comparison
 
 
@@ -32,8 +34,12 @@ def run(case: Case, program: ShardedProgram) -> tuple[Any, ProgramComparison]:
     with case.precision():
         compiled = compile_program(case, program)
         pairs = zip(inputs_of(case), compiled.input_shardings[0], strict=True)
-        results = unflatten(case.traced, compiled(*(jax.device_put(value, sharding) for value, sharding in pairs)))
-        return jax.tree.map(key_data, jax.device_get(results)), compare(program, collectives_of(compiled))
+        results = unflatten(
+            case.traced, compiled(*(jax.device_put(value, sharding) for value, sharding in pairs))
+        )
+        return jax.tree.map(key_data, jax.device_get(results)), compare(
+            program, collectives_of(compiled)
+        )
 
 
 def collectives(case: Case, program: ShardedProgram) -> tuple[HloCollective, ...]:
@@ -53,6 +59,11 @@ def prove(case: Case, program: ShardedProgram) -> None:
     with case.precision():
         mesh = device_mesh(program.mesh, jax.devices())
         inputs = inputs_of(case)
-        ins, outs = (tuple(map(partition_spec, placements(program, v))) for v in (program.inputs, program.outputs))
-        body = jax.shard_map(local_function(program), mesh=mesh, in_specs=ins, out_specs=outs, check_vma=True)
+        ins, outs = (
+            tuple(map(partition_spec, placements(program, v)))
+            for v in (program.inputs, program.outputs)
+        )
+        body = jax.shard_map(
+            local_function(program), mesh=mesh, in_specs=ins, out_specs=outs, check_vma=True
+        )
         jax.eval_shape(body, *inputs)

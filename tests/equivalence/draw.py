@@ -70,14 +70,22 @@ class _LocalPlan:
 
     def _output(self, position: int, candidates: Sequence[Placement]) -> Placement:
         tensor = self.graph.outputs[position]
-        return self._near(candidates, self._read(None, position, tensor.id)) if candidates else Placement(())
+        return (
+            self._near(candidates, self._read(None, position, tensor.id))
+            if candidates
+            else Placement(())
+        )
 
     def _near(self, candidates: Sequence[Placement], source: Placement) -> Placement:
         agrees = source in candidates and self.draw.random() < self.agreement
         return source if agrees else self.draw.choice(candidates)
 
-    def _strategy(self, candidates: Sequence[Strategy], reads: Sequence[Placement | None]) -> Strategy:
+    def _strategy(
+        self, candidates: Sequence[Strategy], reads: Sequence[Placement | None]
+    ) -> Strategy:
         if self.draw.random() >= self.agreement:
             return self.draw.choice(candidates)
         agreeing = [sum(a == b for a, b in zip(s.ins, reads, strict=True)) for s in candidates]
-        return self.draw.choice([s for s, n in zip(candidates, agreeing, strict=True) if n == max(agreeing)])
+        return self.draw.choice(
+            [s for s, n in zip(candidates, agreeing, strict=True) if n == max(agreeing)]
+        )

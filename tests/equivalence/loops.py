@@ -47,7 +47,8 @@ def recurrent(dtype: str) -> Case:
 
     r = np.random.default_rng(1)
     params = {
-        name: r.normal(size=shape) / 4 for name, shape in (("in", (8, 16)), ("again", (16, 16)), ("out", (16, 8)))
+        name: r.normal(size=shape) / 4
+        for name, shape in (("in", (8, 16)), ("again", (16, 16)), ("out", (16, 8)))
     }
     return _case(jax.value_and_grad(loss), (params, r.normal(size=(4, 8, 8))), dtype)
 
@@ -100,11 +101,15 @@ def branches(dtype: str) -> Case:
 
         y, scale = lax.cond(jnp.sum(x) > 0, double, same, x)
         z = lax.switch(jnp.int32(jnp.abs(y[0, 0]) * 3), [jnp.sin, lambda y: y @ w, lambda _: x], y)
-        rows, _ = lax.scan(lambda c, r: (lax.cond(r[0] > 0, lambda c: c + r, lambda c: c * 0.5, c), None), z[0], x)
+        rows, _ = lax.scan(
+            lambda c, r: (lax.cond(r[0] > 0, lambda c: c + r, lambda c: c * 0.5, c), None), z[0], x
+        )
         return jnp.mean(z**2) * scale + jnp.sum(rows)
 
     r = np.random.default_rng(4)
-    return _case(jax.value_and_grad(loss), (r.normal(size=(8, 8)) / 3, r.normal(size=(16, 8)) + 0.05), dtype)
+    return _case(
+        jax.value_and_grad(loss), (r.normal(size=(8, 8)) / 3, r.normal(size=(16, 8)) + 0.05), dtype
+    )
 
 
 def random_numbers(dtype: str) -> Case:
@@ -114,7 +119,9 @@ def random_numbers(dtype: str) -> Case:
         def move(state: Any, _: None) -> Any:
             key, old, x = state
             key, now = jax.random.split(key)
-            noise = jax.random.normal(now, x.shape, x.dtype) + jax.random.uniform(old, x.shape, x.dtype)
+            noise = jax.random.normal(now, x.shape, x.dtype) + jax.random.uniform(
+                old, x.shape, x.dtype
+            )
             return (key, jax.random.fold_in(old, 1), x + noise), noise[0]
 
         (key, old, x), rows = lax.scan(move, (key, old, x), None, length=3)
@@ -124,7 +131,10 @@ def random_numbers(dtype: str) -> Case:
     return _case(walk, (jax.random.key(0), jax.random.PRNGKey(1), r.normal(size=(8, 16))), dtype)
 
 
-LOOPS = {f.__name__: f for f in (scan_over_layers, recurrent, accumulation, newton, branches, random_numbers)}
+LOOPS = {
+    f.__name__: f
+    for f in (scan_over_layers, recurrent, accumulation, newton, branches, random_numbers)
+}
 
 
 @lru_cache

@@ -33,7 +33,9 @@ Step = Callable[[Any, Any], Any]
 
 
 def mesh_of(sizes: dict[str, int]) -> Any:
-    return jax.make_mesh(tuple(sizes.values()), tuple(sizes), axis_types=(AxisType.Auto,) * len(sizes))
+    return jax.make_mesh(
+        tuple(sizes.values()), tuple(sizes), axis_types=(AxisType.Auto,) * len(sizes)
+    )
 
 
 def steps(axes: tuple[str, ...], sizes: dict[str, int], dim: int) -> dict[str, Step]:
@@ -48,11 +50,15 @@ def steps(axes: tuple[str, ...], sizes: dict[str, int], dim: int) -> dict[str, S
         return (
             h
             if h.shape[dim] % count
-            else jnp.repeat(lax.psum_scatter(h, axes, scatter_dimension=dim, tiled=True), count, dim)
+            else jnp.repeat(
+                lax.psum_scatter(h, axes, scatter_dimension=dim, tiled=True), count, dim
+            )
         )
 
     def joined(h: Any, _w: Any) -> Any:
-        return lax.slice_in_dim(lax.all_gather(h, axes, axis=dim, tiled=True), 0, h.shape[dim], axis=dim)
+        return lax.slice_in_dim(
+            lax.all_gather(h, axes, axis=dim, tiled=True), 0, h.shape[dim], axis=dim
+        )
 
     def exchanged(h: Any, _w: Any) -> Any:
         if h.shape[dim] % sizes[axes[0]]:
@@ -72,7 +78,10 @@ def steps(axes: tuple[str, ...], sizes: dict[str, int], dim: int) -> dict[str, S
         "scattered": scattered,
         "exchanged": exchanged,
         "permuted": lambda h, w: (
-            lax.ppermute(product(h, w), in_order, [(n, (n + 1) % count) for n in range(0, count, 2)]) + h
+            lax.ppermute(
+                product(h, w), in_order, [(n, (n + 1) % count) for n in range(0, count, 2)]
+            )
+            + h
         ),
         "numbered": lambda h, _w: h * (1 + lax.axis_index(axes)),
         "looped": looped,
@@ -102,7 +111,12 @@ def bodies(draw: st.DrawFn) -> tuple[str, Any]:
         return h @ (h.T @ h) * w.mean()
 
     mapped = jax.shard_map(
-        body, mesh=mesh_of(sizes), in_specs=(spec, P()), out_specs=out, axis_names={*manual}, check_vma=False
+        body,
+        mesh=mesh_of(sizes),
+        in_specs=(spec, P()),
+        out_specs=out,
+        axis_names={*manual},
+        check_vma=False,
     )
 
     def fn(x: Any, w: Any) -> Any:
@@ -137,14 +151,18 @@ def holds(drawn: tuple[str, Any], seed: int) -> None:
 
 
 def by_hand(body: Any, specs: Any, out: Any, **options: Any) -> Any:
-    return jax.shard_map(body, mesh=mesh_of({"a": 2, "b": 4}), in_specs=specs, out_specs=out, **options)
+    return jax.shard_map(
+        body, mesh=mesh_of({"a": 2, "b": 4}), in_specs=specs, out_specs=out, **options
+    )
 
 
 def test_what_is_not_manual_is_searched_inside() -> None:
     wide = jax.ShapeDtypeStruct((4096, 4096), np.float32)
 
     def fn(x: Any, w: Any) -> Any:
-        body = by_hand(lambda x, w: lax.psum(x @ w, "a"), (P(None, "a"), P("a")), P(), axis_names={"a"})
+        body = by_hand(
+            lambda x, w: lax.psum(x @ w, "a"), (P(None, "a"), P("a")), P(), axis_names={"a"}
+        )
         return body(x, w)
 
     plan = autopar.plan(fn, wide, wide, cluster=SLOW)
@@ -152,18 +170,30 @@ def test_what_is_not_manual_is_searched_inside() -> None:
     assert manual_axes(product) == {"a"}
     strategy = plan.record.stage.strategies[product.id]
     assert strategy.split == 4
-    assert {axis for placement in (*strategy.ins, *strategy.outs) for axis in placement.varying_axes} == {"b"}
+    assert {
+        axis for placement in (*strategy.ins, *strategy.outs) for axis in placement.varying_axes
+    } == {"b"}
 
 
 def test_a_body_is_priced_and_accounted_as_the_program_that_it_is() -> None:
-    x, w = jax.ShapeDtypeStruct((8192, 2048), np.float32), jax.ShapeDtypeStruct((2048, 2048), np.float32)
+    x, w = (
+        jax.ShapeDtypeStruct((8192, 2048), np.float32),
+        jax.ShapeDtypeStruct((2048, 2048), np.float32),
+    )
     rows, whole = P(("a", "b")), P()
 
     def planned(fn: Any, *constraints: Any) -> autopar.Plan:
-        return autopar.plan(fn, x, w, cluster="8xh100", mesh={"a": 2, "b": 4}, constraints=constraints)
+        return autopar.plan(
+            fn, x, w, cluster="8xh100", mesh={"a": 2, "b": 4}, constraints=constraints
+        )
 
     mine = planned(by_hand(lambda x, w: x @ w, (rows, whole), rows))
-    plain = planned(lambda x, w: x @ w, autopar.pin("x", rows), autopar.pin("w", whole), autopar.pin("output", rows))
+    plain = planned(
+        lambda x, w: x @ w,
+        autopar.pin("x", rows),
+        autopar.pin("w", whole),
+        autopar.pin("output", rows),
+    )
     assert mine.compute_time_s == pytest.approx(plain.compute_time_s, rel=1e-9)
     assert mine.peak_memory_bytes == plain.peak_memory_bytes
     assert not mine.collectives
@@ -180,7 +210,9 @@ def test_a_body_is_priced_and_accounted_as_the_program_that_it_is() -> None:
 
 def test_shard_maps_that_are_checked_and_not_in_one_function() -> None:
     checked = by_hand(lambda x: lax.psum(x, "b"), P("a", "b"), P("a"))
-    free = by_hand(lambda x: lax.all_gather(x, "b", axis=1, tiled=True), P("a", "b"), P("a"), check_vma=False)
+    free = by_hand(
+        lambda x: lax.all_gather(x, "b", axis=1, tiled=True), P("a", "b"), P("a"), check_vma=False
+    )
 
     def fn(x: Any) -> Any:
         return checked(x).mean() + free(jnp.sin(x))
@@ -190,7 +222,9 @@ def test_shard_maps_that_are_checked_and_not_in_one_function() -> None:
 
 def test_one_shard_map_in_another() -> None:
     def outer(x: Any) -> Any:
-        inner = jax.shard_map(lambda x: lax.psum(x, "b") * 2, in_specs=P("b"), out_specs=P(), axis_names={"b"})
+        inner = jax.shard_map(
+            lambda x: lax.psum(x, "b") * 2, in_specs=P("b"), out_specs=P(), axis_names={"b"}
+        )
         return lax.psum(inner(jnp.sin(x)), "a")
 
     fn = by_hand(outer, P("a"), P(), axis_names={"a"})
@@ -204,7 +238,11 @@ def doubled(x_ref: Any, out_ref: Any) -> None:
 @pytest.mark.parametrize("is_stated", [True, False])
 def test_kernels_cost_what_is_stated(is_stated: bool) -> None:
     big = jax.ShapeDtypeStruct((8192, 8192), np.float32)
-    cost = pl.CostEstimate(flops=10**12, transcendentals=0, bytes_accessed=10**8) if is_stated else None
+    cost = (
+        pl.CostEstimate(flops=10**12, transcendentals=0, bytes_accessed=10**8)
+        if is_stated
+        else None
+    )
 
     def kernel(x: Any) -> Any:
         return pl.pallas_call(doubled, out_shape=x, interpret=True, cost_estimate=cost)(x)
@@ -214,7 +252,9 @@ def test_kernels_cost_what_is_stated(is_stated: bool) -> None:
         plan = autopar.plan(by_hand(kernel, P(("a", "b")), P(("a", "b"))), big, cluster="8xh100")
     assert [warning.category for warning in told] == [] if is_stated else [UnpricedWarning]
     assert ("no price inside" in plan.report()) != is_stated
-    assert (plan.compute_time_s > 1e-3) == is_stated  # 1e12 operations take 15 ms, moving 64 MB takes 0.02
+    assert (
+        plan.compute_time_s > 1e-3
+    ) == is_stated  # 1e12 operations take 15 ms, moving 64 MB takes 0.02
 
 
 def test_a_body_that_cannot_be_walked_runs_as_it_is_and_says_so() -> None:
@@ -264,12 +304,22 @@ def test_a_body_costs_what_it_costs_outside(inside: str, around: str) -> None:
 
 BESIDE = {
     "loops over samples inside": by_hand(
-        lambda x: lax.scan(lambda n, row: (n + 1, jnp.tanh(row * 2).sum()), 0, x)[1], P("a"), P("a"), axis_names={"a"}
+        lambda x: lax.scan(lambda n, row: (n + 1, jnp.tanh(row * 2).sum()), 0, x)[1],
+        P("a"),
+        P("a"),
+        axis_names={"a"},
     ),
     "loops over samples around": lambda x: lax.scan(
-        lambda n, row: (n + 1, by_hand(lambda r: lax.psum(r, "a"), P("a"), P(), axis_names={"a"})(row)), 0, x
+        lambda n, row: (
+            n + 1,
+            by_hand(lambda r: lax.psum(r, "a"), P("a"), P(), axis_names={"a"})(row),
+        ),
+        0,
+        x,
     )[1],
-    "uneven dims": lambda x: by_hand(lambda x: lax.psum(jnp.sin(x @ x.T), "a"), P("a"), P(), axis_names={"a"})(x @ x.T),
+    "uneven dims": lambda x: by_hand(
+        lambda x: lax.psum(jnp.sin(x @ x.T), "a"), P("a"), P(), axis_names={"a"}
+    )(x @ x.T),
 }
 
 

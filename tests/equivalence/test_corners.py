@@ -25,7 +25,11 @@ def rows_split(case: Case, shape: tuple[int, ...]) -> Stage:
     space = space_of(case, "8")
     choice = [0] * len(space.counts)
     for op in case.graph.ops:
-        fitting = [n for n, strategy in enumerate(space.strategies[op.id]) if has_rows_split(op, strategy, shape)]
+        fitting = [
+            n
+            for n, strategy in enumerate(space.strategies[op.id])
+            if has_rows_split(op, strategy, shape)
+        ]
         choice[len(space.inputs) + op.id] = fitting[0] if fitting else 0
     assert any(choice)
     return space.stage(choice)
@@ -33,7 +37,9 @@ def rows_split(case: Case, shape: tuple[int, ...]) -> Stage:
 
 def has_rows_split(op: OpNode, strategy: Strategy, shape: tuple[int, ...]) -> bool:
     pairs = zip((*op.ins, *op.outs), (*strategy.ins, *strategy.outs), strict=True)
-    return all((placement.dims[:1] == (("x",),)) == (tensor.shape == shape) for tensor, placement in pairs)
+    return all(
+        (placement.dims[:1] == (("x",),)) == (tensor.shape == shape) for tensor, placement in pairs
+    )
 
 
 def check_both(case: Case, stage: Stage) -> None:

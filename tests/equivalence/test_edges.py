@@ -24,11 +24,17 @@ Array = jax.Array
 
 
 def written(x: Array, start: Array) -> Any:
-    return lax.dynamic_update_slice(x, jnp.full((3, 5), 99.0), (start, start + 2)), x.at[start].set(5.0)
+    return lax.dynamic_update_slice(x, jnp.full((3, 5), 99.0), (start, start + 2)), x.at[start].set(
+        5.0
+    )
 
 
 def read(x: Array, start: Array) -> Any:
-    return lax.dynamic_slice(x, (start, start), (5, 7)), lax.dynamic_index_in_dim(x, start, 1), x[start]
+    return (
+        lax.dynamic_slice(x, (start, start), (5, 7)),
+        lax.dynamic_index_in_dim(x, start, 1),
+        x[start],
+    )
 
 
 def filled(x: Array, start: Array) -> Any:
@@ -41,12 +47,20 @@ def indices_of(start: Array) -> Array:
 
 def taken(x: Array, start: Array) -> Any:
     at = indices_of(start)
-    return tuple(jnp.take(x, at, axis=axis, mode=mode) for axis in (0, 1) for mode in ("clip", "wrap", "fill"))
+    return tuple(
+        jnp.take(x, at, axis=axis, mode=mode)
+        for axis in (0, 1)
+        for mode in ("clip", "wrap", "fill")
+    )
 
 
 def scattered(x: Array, start: Array) -> Any:
     at = indices_of(start)
-    return tuple(getattr(x.at[at], way)(2.0, mode=mode) for way in ("add", "max", "set") for mode in ("clip", "drop"))
+    return tuple(
+        getattr(x.at[at], way)(2.0, mode=mode)
+        for way in ("add", "max", "set")
+        for mode in ("clip", "drop")
+    )
 
 
 def rolled(x: Array, shift: Array) -> Any:
@@ -56,7 +70,9 @@ def rolled(x: Array, shift: Array) -> Any:
 SPLIT = {"rows": P("d"), "columns": P(None, "d")}
 
 
-@pytest.mark.parametrize(("fn", "split"), diagonal([written, read, filled, taken, scattered, rolled], SPLIT))
+@pytest.mark.parametrize(
+    ("fn", "split"), diagonal([written, read, filled, taken, scattered, rolled], SPLIT)
+)
 def test_indices_far_outside(fn: Callable[..., Any], split: str) -> None:
     pins = (autopar.pin("x", SPLIT[split]),)
     plan = autopar.plan(fn, X, np.int32(3), mesh={"d": 8}, cluster=SLOW, constraints=pins)
@@ -74,19 +90,26 @@ def test_a_slice_far_outside_is_cut_into_shards(start: int) -> None:
     def part(x: Array, start: Array) -> Array:
         return lax.with_sharding_constraint(lax.dynamic_slice(x, (start,), (8,)), whole)
 
-    given, pins = (X[0, :16], np.int32(start)), (autopar.pin("x", P()), autopar.pin("output[0]", P("d")))
+    given, pins = (
+        (X[0, :16], np.int32(start)),
+        (autopar.pin("x", P()), autopar.pin("output[0]", P("d"))),
+    )
     plan = autopar.plan(part, *given, mesh={"d": 8}, cluster="8xh100", constraints=pins)
     assert_same(plan.compile()(*given), part(*given))
 
 
-@pytest.mark.parametrize(("fn", "start"), diagonal([written, read, filled, scattered], [-100, -17, 40]))
+@pytest.mark.parametrize(
+    ("fn", "start"), diagonal([written, read, filled, scattered], [-100, -17, 40])
+)
 def test_known_indices_far_outside(fn: Callable[..., Any], start: int) -> None:
     """Numbers while the function is traced."""
 
     def known(x: Array) -> Any:
         return fn(x, jnp.int32(start))
 
-    plan = autopar.plan(known, X, mesh={"d": 8}, cluster=SLOW, constraints=(autopar.pin("x", P("d")),))
+    plan = autopar.plan(
+        known, X, mesh={"d": 8}, cluster=SLOW, constraints=(autopar.pin("x", P("d")),)
+    )
     assert_same(plan.compile()(X), jax.jit(known)(X))
 
 
@@ -99,18 +122,25 @@ def test_indices_of_other_types(dtype: str) -> None:
 
     info = jnp.iinfo(dtype)
     at = np.array([info.min, info.max, 3, 5]).astype(jnp.dtype(dtype))
-    plan = autopar.plan(looked_up, X, at, mesh={"d": 8}, cluster=SLOW, constraints=(autopar.pin("x", P("d")),))
+    plan = autopar.plan(
+        looked_up, X, at, mesh={"d": 8}, cluster=SLOW, constraints=(autopar.pin("x", P("d")),)
+    )
     assert_same(plan.compile()(X, at), jax.jit(looked_up)(X, at))
 
 
 def indexed(x: Array, index: Array, rows: Array) -> Any:
     """What reads and writes rows, mapped over the first dim."""
-    return jax.vmap(lambda x, i: x[i])(x, index), jax.vmap(lambda x, i, v: x.at[i].add(v))(x, index, rows)
+    return jax.vmap(lambda x, i: x[i])(x, index), jax.vmap(lambda x, i, v: x.at[i].add(v))(
+        x, index, rows
+    )
 
 
 def scanned(x: Array, index: Array, rows: Array) -> Any:
     """An associative scan halves its operands until they are of no elements."""
-    last = lambda a, b: jax.vmap(lambda r, i: r[i])(jnp.concatenate([a, b], 1), jnp.full((len(a), 4), 4))  # noqa: E731
+
+    def last(a: jax.Array, b: jax.Array) -> jax.Array:
+        return jax.vmap(lambda r, i: r[i])(jnp.concatenate([a, b], 1), jnp.full((len(a), 4), 4))
+
     return lax.associative_scan(last, x), index.sum() + rows.sum()
 
 
@@ -129,7 +159,9 @@ def test_arrays_without_elements(fn: Callable[..., Any], shape: str) -> None:
     x = np.arange(batch * 4 * 16, dtype=np.float32).reshape(batch, 4, 16)
     index = np.arange(batch * count, dtype=np.int32).reshape(batch, count) % 4
     args = x, index, np.ones((batch, count, 16), np.float32)
-    plan = autopar.plan(fn, *args, mesh={"a": 2, "b": 4}, cluster=SLOW, constraints=(autopar.pin("x", P("a")),))
+    plan = autopar.plan(
+        fn, *args, mesh={"a": 2, "b": 4}, cluster=SLOW, constraints=(autopar.pin("x", P("a")),)
+    )
     assert_same(plan.compile()(*args), jax.jit(fn)(*args))
 
 
@@ -140,10 +172,14 @@ def test_shardings_of_an_array_without_elements_are_taken(spec: P) -> None:
 
     def inside(x: Array) -> Any:
         held = lax.with_sharding_constraint(x * 2, jax.sharding.NamedSharding(mesh, spec))
-        return jax.shard_map(lambda x: x + 1, mesh=mesh, in_specs=spec, out_specs=spec)(held), held.sum(0)
+        return jax.shard_map(lambda x: x + 1, mesh=mesh, in_specs=spec, out_specs=spec)(
+            held
+        ), held.sum(0)
 
     x = np.zeros((0, 8), np.float32)
-    plan = autopar.plan(inside, x, mesh={"d": 8}, cluster=SLOW, constraints=(autopar.pin("x", spec),))
+    plan = autopar.plan(
+        inside, x, mesh={"d": 8}, cluster=SLOW, constraints=(autopar.pin("x", spec),)
+    )
     added, total = plan.compile()(x)
     assert np.asarray(added).shape == (0, 8)
     np.testing.assert_array_equal(total, np.zeros(8))
@@ -156,5 +192,7 @@ def test_a_batch_without_elements_is_not_said_to_divide_unevenly() -> None:
         return (jnp.tanh(x @ w) ** 2).sum()
 
     batch = np.zeros((0, ROWS), np.float32)
-    plan = autopar.plan(loss, X, batch, mesh={"d": 8}, cluster=SLOW, constraints=autopar.data_parallel())
+    plan = autopar.plan(
+        loss, X, batch, mesh={"d": 8}, cluster=SLOW, constraints=autopar.data_parallel()
+    )
     assert float(plan.compile()(X, batch)) == 0.0

@@ -69,12 +69,16 @@ def test_space_is_split_and_neighbours_exchange_what_windows_share(mesh: str) ->
     found = Counter(c.size_bytes for c in collectives(case, program) if c.kind == "permute")
     assert found == permutes(program)
     assert plan.communication_time_s >= sum(move.time_s for move in exchanges) > 0
-    assert any(row.role == "exchange" and row.reason.startswith("inside") for row in plan.collectives)
+    assert any(
+        row.role == "exchange" and row.reason.startswith("inside") for row in plan.collectives
+    )
     prove(case, case.states(plan.record.stage, permutes=False)["mark_mirror"])
 
 
 @pytest.mark.parametrize("mesh", MESHES)
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 8))])
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 8))]
+)
 def test_any_plan_runs_the_exchanges_that_it_lists(mesh: str, seed: int) -> None:
     case = case_of(16)
     stage = local_plan(case, case.space(MESHES[mesh]), seed)

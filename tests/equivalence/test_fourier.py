@@ -33,7 +33,9 @@ def poisson(density: Any) -> Any:
 
 def low_pass(x: Any) -> Any:
     modes = jnp.fft.rfft2(x)
-    return jnp.fft.irfft2(jnp.zeros_like(modes).at[..., :4, :3].set(modes[..., :4, :3]), s=x.shape[-2:])
+    return jnp.fft.irfft2(
+        jnp.zeros_like(modes).at[..., :4, :3].set(modes[..., :4, :3]), s=x.shape[-2:]
+    )
 
 
 def spectral_layer(x: Any, w: Any) -> Any:
@@ -59,7 +61,10 @@ FUNCTIONS: dict[str, tuple[Function, tuple[Any, ...]]] = {
     "energy": (energy, (draw(16, 8, 6),)),
     "low pass": (low_pass, (draw(8, 16, 12),)),
     "one image": (low_pass, (draw(16, 12),)),
-    "spectral layer": (spectral_layer, (draw(8, 3, 8, 8), draw(3, 5, 4, 3) + 1j * draw(3, 5, 4, 3))),
+    "spectral layer": (
+        spectral_layer,
+        (draw(8, 3, 8, 8), draw(3, 5, 4, 3) + 1j * draw(3, 5, 4, 3)),
+    ),
 }
 
 
@@ -88,8 +93,13 @@ def test_pencils_on_two_axes_exchange_along_each_of_them() -> None:
     """Of two dims that are split one is exchanged among four devices, the other among two."""
     volume = jax.ShapeDtypeStruct((64, 64, 64), jnp.complex64)
     pins = [autopar.pin("a", jax.sharding.PartitionSpec("x", "y"))]
-    plan = autopar.plan(jnp.fft.fftn, volume, cluster="8xh100", mesh={"x": 2, "y": 4}, constraints=pins)
-    assert sorted((row.kind, row.axes) for row in plan.collectives) == [("all_to_all", ("x",)), ("all_to_all", ("y",))]
+    plan = autopar.plan(
+        jnp.fft.fftn, volume, cluster="8xh100", mesh={"x": 2, "y": 4}, constraints=pins
+    )
+    assert sorted((row.kind, row.axes) for row in plan.collectives) == [
+        ("all_to_all", ("x",)),
+        ("all_to_all", ("y",)),
+    ]
 
 
 def test_whole_dims_are_transformed_without_any_collective() -> None:

@@ -49,7 +49,10 @@ def around(mode: str) -> Step:
     def step(u: Grid) -> Grid:
         wide, inside = jnp.pad(u, 1, mode=mode), (slice(1, -1),) * u.ndim
         ends = [(dim, end) for dim in range(u.ndim) for end in (slice(2, None), slice(None, -2))]
-        return u + 0.1 * (sum(wide[(*inside[:dim], end, *inside[dim + 1 :])] for dim, end in ends) - 2 * u.ndim * u)
+        return u + 0.1 * (
+            sum(wide[(*inside[:dim], end, *inside[dim + 1 :])] for dim, end in ends)
+            - 2 * u.ndim * u
+        )
 
     return step
 

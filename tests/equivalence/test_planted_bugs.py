@@ -70,7 +70,9 @@ def reductions(program: ShardedProgram) -> list[Move]:
 def test_a_dropped_collective_breaks_the_program(mlp: Case) -> None:
     program = unfused(mlp, uniform_plan(space_of(mlp, "2x4"), 1))
     assert len({move.kind for move in program.collectives}) == 5
-    inner = [move for move in program.collectives if not set(move.outs).intersection(program.outputs)]
+    inner = [
+        move for move in program.collectives if not set(move.outs).intersection(program.outputs)
+    ]
     assert len(inner) > 100
     for move in inner:
         with pytest.raises(ProgramError):
@@ -118,7 +120,9 @@ def test_values_tell_of_two_dims_swapped(mlp: Case) -> None:
 
 
 def with_strategy(stage: Stage, op: OpNode, strategy: Strategy) -> Stage:
-    return replace(stage, strategies=(*stage.strategies[: op.id], strategy, *stage.strategies[op.id + 1 :]))
+    return replace(
+        stage, strategies=(*stage.strategies[: op.id], strategy, *stage.strategies[op.id + 1 :])
+    )
 
 
 @pytest.fixture

@@ -22,7 +22,11 @@ def dropout(key: Any, x: Any) -> Any:
     """Two draws, of words and of bytes, and the key after them."""
     first, second = jax.random.split(key)
     kept = jnp.where(jax.random.bernoulli(first, 0.5, x.shape), x, 0)
-    return kept + jax.random.normal(second, x.shape), jax.random.bits(second, x.shape, "uint8"), second
+    return (
+        kept + jax.random.normal(second, x.shape),
+        jax.random.bits(second, x.shape, "uint8"),
+        second,
+    )
 
 
 def stream(state: Any) -> Any:
@@ -58,7 +62,9 @@ def test_where_all_make_all_bits_that_is_said() -> None:
     """On TPU the generator is the device's own; threefry, which the message names, is split there."""
     x = jax.ShapeDtypeStruct((4096, 4096), jnp.float32)
     keys = {name: jax.random.key(0, impl=name) for name in ("rbg", "threefry2x32")}
-    with pytest.warns(WholeBitsWarning, match=re.escape("(4096, 4096)") + r".*test_random_bits.py.*threefry2x32"):
+    with pytest.warns(
+        WholeBitsWarning, match=re.escape("(4096, 4096)") + r".*test_random_bits.py.*threefry2x32"
+    ):
         plan = autopar.plan(dropout, keys["rbg"], x, cluster="tpu-v5e-4x4")
     assert {op.split for op in plan.summary.operators if op.kind == "rng_bit_generator"} == {1}
     autopar.plan(dropout, keys["threefry2x32"], x, cluster="tpu-v5e-4x4")  # warnings are errors

@@ -36,13 +36,17 @@ def case_of(model: str, seed: int) -> Case:
 
 
 @pytest.mark.parametrize(("seed", "model", "mesh"), DRAWN)
-def test_a_random_plan_computes_the_same_and_runs_what_it_lists(seed: int, model: str, mesh: str) -> None:
+def test_a_random_plan_computes_the_same_and_runs_what_it_lists(
+    seed: int, model: str, mesh: str
+) -> None:
     case = case_of(model, seed)
     check(case, case.program(drawn(case, mesh, seed)))
 
 
 @pytest.mark.parametrize(("model", "mesh"), diagonal(SIZES, MESHES))
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 10))])
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 10))]
+)
 def test_jax_proves_the_replication_of_a_random_plan(model: str, mesh: str, seed: int) -> None:
     """Without buckets and permutes, which are beyond JAX's check, every program is within it."""
     case = case_of(model, seed)

@@ -14,7 +14,15 @@ from autopar.core.program import ShardedProgram
 from autopar.emit.wrap import device_mesh, wrap
 from cost_models import Cluster, load_cluster
 from cost_models.cluster import replace_link
-from tests.equivalence.cases import MESHES, SIZES, Case, gradients_case, inputs_of, space_of, step_case
+from tests.equivalence.cases import (
+    MESHES,
+    SIZES,
+    Case,
+    gradients_case,
+    inputs_of,
+    space_of,
+    step_case,
+)
 from tests.equivalence.check import check, prove
 from tests.equivalence.draw import local_plan
 from tests.quick_some import diagonal
@@ -32,7 +40,9 @@ def slow_devices() -> Cluster:
 
 def plan_of(case: Case, mesh: str, mode: str = "auto") -> autopar.Plan:
     with case.precision():
-        return autopar.plan(case.fn, *case.args, cluster=slow_devices(), mesh=dict(MESHES[mesh].axes), mode=mode)
+        return autopar.plan(
+            case.fn, *case.args, cluster=slow_devices(), mesh=dict(MESHES[mesh].axes), mode=mode
+        )
 
 
 def check_plan(case: Case, plan: autopar.Plan) -> None:
@@ -49,7 +59,9 @@ def check_plan(case: Case, plan: autopar.Plan) -> None:
         for of_model in diagonal(SIZES, MESHES, first=first)
     ],
 )
-def test_the_plan_computes_the_same_and_runs_what_it_lists(model: str, part: str, mesh: str) -> None:
+def test_the_plan_computes_the_same_and_runs_what_it_lists(
+    model: str, part: str, mesh: str
+) -> None:
     case = CASES[part](model)
     plan = plan_of(case, mesh)
     program = plan.program()

@@ -56,7 +56,10 @@ FUNCTIONS: dict[str, tuple[Function, Any]] = {
     "one dim of two": (bits(lambda x: jnp.sort(x, axis=0)), WILD.reshape(800, 2)),
     "median": (jnp.median, np.abs(WILD[~np.isnan(WILD)][:1200])),
     "median without NaN": (jnp.nanmedian, WILD),
-    "quantiles": (lambda x: jnp.quantile(x, jnp.array([0.1, 0.5, 0.9])), np.abs(WILD[~np.isnan(WILD)][:1200])),
+    "quantiles": (
+        lambda x: jnp.quantile(x, jnp.array([0.1, 0.5, 0.9])),
+        np.abs(WILD[~np.isnan(WILD)][:1200]),
+    ),
     "gradient of a median": (middle, np.asarray(_RNG.normal(size=(800, 2)), np.float32)),
     "unique": (bits(lambda x: jnp.unique(x, size=64, return_counts=True)), WILD),
     "top k": (bits(lambda x: lax.top_k(x, 5)), WILD),
@@ -81,11 +84,18 @@ def test_a_sort_sends_three_shards_however_many_devices_there_are(parts: int) ->
     _, split = enumerate_strategies(rule_of(op), DeviceMesh.of({"x": parts}))
     shard = 4 * size // parts
     sent = [(e.kind, e.size_bytes) for e in split.exchanges]
-    assert sent == [("all_to_all", shard), ("all_to_all", shard), ("permute", shard // 2), ("permute", shard // 2)]
+    assert sent == [
+        ("all_to_all", shard),
+        ("all_to_all", shard),
+        ("permute", shard // 2),
+        ("permute", shard // 2),
+    ]
 
 
 def test_a_sort_that_fits_only_split_is_split() -> None:
     numbers = jax.ShapeDtypeStruct((1 << 30,), jnp.float32)
-    plan = autopar.plan(jnp.median, numbers, cluster="8xh100", mesh={"x": 8}, memory_limit_bytes=6 * 10**9)
+    plan = autopar.plan(
+        jnp.median, numbers, cluster="8xh100", mesh={"x": 8}, memory_limit_bytes=6 * 10**9
+    )
     assert "all_gather" not in {row.kind for row in plan.collectives}
     assert plan.peak_memory_bytes <= 6 * 10**9

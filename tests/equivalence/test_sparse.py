@@ -27,7 +27,9 @@ DENSE = jnp.asarray(_RNG.uniform(-1, 1, (COLUMNS, WIDTH)), jnp.float32)
 
 
 def coo(values: Any, at: Any) -> Any:
-    return sparse.BCOO((values, at), shape=(ROWS, COLUMNS), indices_sorted=True, unique_indices=True)
+    return sparse.BCOO(
+        (values, at), shape=(ROWS, COLUMNS), indices_sorted=True, unique_indices=True
+    )
 
 
 def csr(values: Any, columns: Any, pointers: Any) -> Any:
@@ -35,7 +37,9 @@ def csr(values: Any, columns: Any, pointers: Any) -> Any:
 
 
 def segment_sum(values: Any, at: Any, x: Any) -> Any:
-    return jax.ops.segment_sum(values[:, None] * x[at[:, 1]], at[:, 0], ROWS, indices_are_sorted=True)
+    return jax.ops.segment_sum(
+        values[:, None] * x[at[:, 1]], at[:, 0], ROWS, indices_are_sorted=True
+    )
 
 
 def gradients(values: Any, at: Any, x: Any) -> Any:
@@ -58,7 +62,10 @@ PRODUCTS: dict[str, Product] = {
     "compressed rows": (lambda v, at, p, x: csr(v, at[:, 1], p) @ x, (VALUES, AT, POINTERS, DENSE)),
     "two sparse ones": (lambda v, at: (coo(v, at) @ coo(v, at).T).todense(), (VALUES, AT)),
     "scaled, summed and dense again": (
-        lambda v, at: (sparse.sparsify(lambda m: (m * 2.0).sum(0))(coo(v, at)).todense(), coo(v, at).todense()),
+        lambda v, at: (
+            sparse.sparsify(lambda m: (m * 2.0).sum(0))(coo(v, at)).todense(),
+            coo(v, at).todense(),
+        ),
         (VALUES, AT),
     ),
     "taken out of a dense one": (
@@ -71,7 +78,11 @@ PRODUCTS: dict[str, Product] = {
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_products_are_split_and_compute_the_same(name: str) -> None:
     function, args = PRODUCTS[name]
-    assert not [op.kind for op in trace(function, args).graph.ops if op.kind.startswith(("bcoo", "bcsr", "coo", "csr"))]
+    assert not [
+        op.kind
+        for op in trace(function, args).graph.ops
+        if op.kind.startswith(("bcoo", "bcsr", "coo", "csr"))
+    ]
     plan = autopar.plan(function, *args, cluster=slow_devices(), mesh={"x": 8}, strict=True)
     check(Case(function, args, "float32"), plan.program())
 
@@ -79,9 +90,16 @@ def test_products_are_split_and_compute_the_same(name: str) -> None:
 @pytest.mark.parametrize("name", ["vector", "segment sum"])
 def test_entries_are_split_and_the_result_is_reduced_once(name: str) -> None:
     """Many more entries than rows, and nothing else that could be split."""
-    shapes = {"v": ((1 << 22,), jnp.float32), "at": ((1 << 22, 2), jnp.int32), "x": ((COLUMNS, 1), jnp.float32)}
+    shapes = {
+        "v": ((1 << 22,), jnp.float32),
+        "at": ((1 << 22, 2), jnp.int32),
+        "x": ((COLUMNS, 1), jnp.float32),
+    }
     args = [jax.ShapeDtypeStruct(*shape) for shape in shapes.values()]
     plan = autopar.plan(PRODUCTS[name][0], *args, cluster="8xh100", mesh={"x": 8}, strict=True)
     assert [row.kind for row in plan.collectives] == ["all_reduce"]
     assert plan.collectives[0].size_bytes == 4 * ROWS
-    assert [placement.dims for placement in plan.placements.values()][:2] == [(("x",),), (("x",), ())]
+    assert [placement.dims for placement in plan.placements.values()][:2] == [
+        (("x",),),
+        (("x",), ()),
+    ]

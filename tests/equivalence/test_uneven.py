@@ -56,8 +56,12 @@ def cases() -> dict[str, Padded]:
         "tied embedding": Padded(step, (params, ids), "float32"),
         "heat": Padded(lambda u: heat(heat(u)), (array(16, 32),), "float32"),
         "uneven heat": Padded(lambda u: heat(u), (array(31, 15),), "float32"),
-        "gradient of heat": Padded(jax.grad(lambda u: (heat(heat(u)) ** 2).sum()), (array(16, 30),), "float32"),
-        "rolls": Padded(lambda u: jnp.roll(u, 1, 0) + jnp.roll(u, -3, 1) - u[::-1], (array(15, 30),), "float32"),
+        "gradient of heat": Padded(
+            jax.grad(lambda u: (heat(heat(u)) ** 2).sum()), (array(16, 30),), "float32"
+        ),
+        "rolls": Padded(
+            lambda u: jnp.roll(u, 1, 0) + jnp.roll(u, -3, 1) - u[::-1], (array(15, 30),), "float32"
+        ),
         "attention": Padded(attention, (array(14, 13, 8), array(8, 180, seed=1)), "float32"),
     }
 
@@ -66,11 +70,16 @@ CASES = cases()
 
 
 @pytest.mark.parametrize(("name", "mesh"), diagonal(CASES, MESHES))
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 8))])
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 8))]
+)
 def test_a_random_plan_of_a_padded_graph_computes_the_same(name: str, mesh: str, seed: int) -> None:
     case = CASES[name]
     space = case.space(MESHES[mesh])
-    check(case, case.program(local_plan(case, space, seed) if seed % 2 == 0 else uniform_plan(space, seed)))
+    check(
+        case,
+        case.program(local_plan(case, space, seed) if seed % 2 == 0 else uniform_plan(space, seed)),
+    )
 
 
 @pytest.mark.parametrize("shape", [(1 << 28,), (16384, 16384), (512, 512, 512)])

@@ -56,9 +56,13 @@ def test_the_announced_shapes_are_those_of_the_data(name: str) -> None:
 @pytest.mark.parametrize("name", ["digits_mlp", "gpt_text"])
 def test_two_runs_see_the_same_batches(name: str) -> None:
     example = load(name)
-    for one, other in islice(zip(example.batches(1, seed=3), example.batches(1, seed=3), strict=True), 3):
+    for one, other in islice(
+        zip(example.batches(1, seed=3), example.batches(1, seed=3), strict=True), 3
+    ):
         jax.tree.map(np.testing.assert_array_equal, one, other)
-    assert not np.array_equal(next(example.batches(1, seed=3))[0], next(example.batches(1, seed=4))[0])
+    assert not np.array_equal(
+        next(example.batches(1, seed=3))[0], next(example.batches(1, seed=4))[0]
+    )
 
 
 def test_digits_are_padded_images_in_the_middle() -> None:
@@ -85,7 +89,9 @@ def test_the_classifier_learns() -> None:
     assert example.accuracy(state["params"]) > 0.9
 
 
-def test_without_scikit_learn_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_scikit_learn_the_error_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
     with pytest.raises(ImportError, match=r"pip install autopar\[examples\]"):
         next(load("digits_mlp").batches())

@@ -62,7 +62,11 @@ INTEGER = (
     "jnp.mod({0}, jnp.abs({1}) + 2)",
 )
 ORDERS = ("{0} > {1}", "{0} <= {1}")
-EQUALITIES = ("{0} == {1}", "{0} != {1}")  # of integers: whether two sums of floats are equal is up to their rounding
+# of integers: whether two sums of floats are equal is up to their rounding
+EQUALITIES = (
+    "{0} == {1}",
+    "{0} != {1}",
+)
 
 
 def fits(x: Var, y: Var) -> bool:
@@ -90,7 +94,15 @@ def binary(s: Scope) -> None:
 
 
 def with_scalar(s: Scope) -> None:
-    text = s.choice(("{0} * 0.5", "{0} + 1.25", "1.0 - {0}", "2.0 / (jnp.abs({0}) + 1.0)", "jnp.maximum({0}, 0.1)"))
+    text = s.choice(
+        (
+            "{0} * 0.5",
+            "{0} + 1.25",
+            "1.0 - {0}",
+            "2.0 / (jnp.abs({0}) + 1.0)",
+            "jnp.maximum({0}, 0.1)",
+        )
+    )
     s.line(text.format(s.pick("f")))
 
 
@@ -108,7 +120,11 @@ def compare(s: Scope) -> None:
 
 def logical(s: Scope) -> None:
     x = s.pick("b")
-    s.line(s.choice(("{0} & {1}", "{0} | {1}", "{0} ^ {1}", "~{0}")).format(x, s.pick("b", where=lambda y: fits(x, y))))
+    s.line(
+        s.choice(("{0} & {1}", "{0} | {1}", "{0} ^ {1}", "~{0}")).format(
+            x, s.pick("b", where=lambda y: fits(x, y))
+        )
+    )
 
 
 def where(s: Scope) -> None:
@@ -120,16 +136,31 @@ def where(s: Scope) -> None:
 
 def masked(s: Scope) -> None:
     x = s.pick("f", 1)
-    s.line(s.choice((f"jnp.where({x} > 0, {x}, 0.0)", f"jnp.tril({x})" if x.ndim > 1 else f"jnp.flip({x})")))
+    s.line(
+        s.choice(
+            (f"jnp.where({x} > 0, {x}, 0.0)", f"jnp.tril({x})" if x.ndim > 1 else f"jnp.flip({x})")
+        )
+    )
 
 
 def convert(s: Scope) -> None:
-    options = [("b", "float64"), ("b", "int32"), ("i", "float64"), ("i", "int64"), ("f", "int32"), ("i", "bool")]
+    options = [
+        ("b", "float64"),
+        ("b", "int32"),
+        ("i", "float64"),
+        ("i", "int64"),
+        ("f", "int32"),
+        ("i", "bool"),
+    ]
     options += [("i", "uint8"), ("u", "int32"), ("u", "float64")]
     options += [("f", "float32"), ("f", "float64")] * (3 * s.mixed)
     kinds, dtype = s.choice(options)
     x = s.pick(kinds)
-    s.line(f"({x} * 4.0).astype('int32')" if (kinds, dtype) == ("f", "int32") else f"{x}.astype('{dtype}')")
+    s.line(
+        f"({x} * 4.0).astype('int32')"
+        if (kinds, dtype) == ("f", "int32")
+        else f"{x}.astype('{dtype}')"
+    )
 
 
 def composite(s: Scope) -> None:
@@ -151,7 +182,11 @@ def composite(s: Scope) -> None:
 def reduction(s: Scope) -> None:
     x = s.pick("fib", 1)
     axes = tuple(d for d in range(x.ndim) if s.chance(0.5)) or (s.below(x.ndim),)
-    names = {"f": ("sum", "mean", "max", "min", "sum", "sum"), "i": ("sum", "max", "min"), "b": ("any", "all", "sum")}
+    names = {
+        "f": ("sum", "mean", "max", "min", "sum", "sum"),
+        "i": ("sum", "max", "min"),
+        "b": ("any", "all", "sum"),
+    }
     keep = ", keepdims=True" if s.chance(0.3) else ""
     name = s.choice(names[x.kind])
     s.line(f"jnp.{name}({x}, axis={axes}{keep})")
@@ -173,19 +208,25 @@ def dot_general(s: Scope) -> None:
     y = s.pick("f", 1, lambda v: v.dtype == x.dtype and bool(set(v.shape) & set(x.shape)))
     pairs: list[tuple[int, int]] = []
     for d in s.rng.permutation(x.ndim):
-        partners = [e for e in range(y.ndim) if y.shape[e] == x.shape[d] and e not in {q for _, q in pairs}]
+        partners = [
+            e for e in range(y.ndim) if y.shape[e] == x.shape[d] and e not in {q for _, q in pairs}
+        ]
         if partners and s.chance(0.6):
             pairs.append((int(d), int(s.choice(partners))))
     cut = s.below(len(pairs) + 1)
     contract, batch = pairs[:cut], pairs[cut:]
     sizes = [n for d, n in enumerate(x.shape) if d not in {p for p, _ in pairs}]
-    sizes += [n for e, n in enumerate(y.shape) if e not in {q for _, q in pairs}] + [x.shape[p] for p, _ in batch]
+    sizes += [n for e, n in enumerate(y.shape) if e not in {q for _, q in pairs}] + [
+        x.shape[p] for p, _ in batch
+    ]
     total = 1
     for n in sizes:
         total *= n
     if total > MAX_ELEMENTS or len(sizes) > 5:
         raise NoFit
-    numbers = tuple(tuple(tuple(pair[i] for pair in group) for i in (0, 1)) for group in (contract, batch))
+    numbers = tuple(
+        tuple(tuple(pair[i] for pair in group) for i in (0, 1)) for group in (contract, batch)
+    )
     s.line(f"lax.dot_general({x}, {y}, {numbers})")
 
 
@@ -197,14 +238,21 @@ def matmul(s: Scope) -> None:
 
 def running(s: Scope) -> None:
     x = s.pick("fi", 1)
-    names = ("cumsum", "cummax", "cummin", "cumprod", "cumlogsumexp") if x.kind == "f" else ("cumsum", "cummax")
+    names = (
+        ("cumsum", "cummax", "cummin", "cumprod", "cumlogsumexp")
+        if x.kind == "f"
+        else ("cumsum", "cummax")
+    )
     s.line(f"lax.{s.choice(names)}({x}, axis={s.below(x.ndim)}, reverse={s.chance(0.3)})")
 
 
 def convolution(s: Scope) -> None:
     """One spatial dim, with strides, dilation, padding and feature groups."""
     x = s.pick("f", 3, lambda v: v.ndim == 3)
-    window, groups = s.choice((1, 2, 3)), s.choice([g for g in (1, 2, 3, 4, 6) if x.shape[1] % g == 0])
+    window, groups = (
+        s.choice((1, 2, 3)),
+        s.choice([g for g in (1, 2, 3, 4, 6) if x.shape[1] % g == 0]),
+    )
     out = groups * s.choice((1, 2, 4))
     kernel = s.line(
         f"jnp.sin(jnp.arange({out * x.shape[1] // groups * window}, dtype='{x.dtype}')"
@@ -213,7 +261,9 @@ def convolution(s: Scope) -> None:
     stride = s.choice((1, 1, 2))
     padding = s.choice(("'SAME'", "'VALID'" if x.shape[2] >= 3 else "'SAME'", "[(1, 2)]"))
     dilation = f", lhs_dilation=({s.choice((1, 2))},)" if padding[0] == "[" else ""
-    s.line(f"lax.conv_general_dilated({x}, {kernel}, ({stride},), {padding}{dilation}, feature_group_count={groups})")
+    s.line(
+        f"lax.conv_general_dilated({x}, {kernel}, ({stride},), {padding}{dilation}, feature_group_count={groups})"
+    )
 
 
 def pooling(s: Scope) -> None:
@@ -224,7 +274,9 @@ def pooling(s: Scope) -> None:
     window, strides = ([n if d == axis else 1 for d in range(x.ndim)] for n in (size, stride))
     init, function = s.choice((("0.0", "lax.add"), ("-np.inf", "lax.max"), ("np.inf", "lax.min")))
     padding = s.choice(("SAME", "VALID")) if function == "lax.add" else "VALID"
-    s.line(f"lax.reduce_window({x}, np.{x.dtype}({init}), {function}, {window}, {strides}, '{padding}')")
+    s.line(
+        f"lax.reduce_window({x}, np.{x.dtype}({init}), {function}, {window}, {strides}, '{padding}')"
+    )
 
 
 def random(s: Scope) -> None:

@@ -34,7 +34,12 @@ def _same(inner: Scope, carry: Var) -> str:
 
 
 def _results(inner: Scope, count: int, kinds: str = "fib") -> list[Var]:
-    made = [v for line in inner.lines for v in line.outs if v in inner.pool and v.kind in kinds and 0 not in v.shape]
+    made = [
+        v
+        for line in inner.lines
+        for v in line.outs
+        if v in inner.pool and v.kind in kinds and 0 not in v.shape
+    ]
     if not made:
         raise NoFit
     unread = [v for v in made if v.name in inner.unread] or made
@@ -54,7 +59,11 @@ def checkpoint(s: Scope, fill: Fill) -> None:
 
 def gradient(s: Scope, fill: Fill) -> None:
     inner = _inner(s, differentiable=True)
-    given = list(dict.fromkeys(s.pick("f", where=lambda v: v.dtype == "float64") for _ in range(1 + s.below(2))))
+    given = list(
+        dict.fromkeys(
+            s.pick("f", where=lambda v: v.dtype == "float64") for _ in range(1 + s.below(2))
+        )
+    )
     for var in given:
         _param(inner, var)
     fill(inner, 2 + s.below(5))
@@ -78,7 +87,9 @@ def scan(s: Scope, fill: Fill) -> None:
     stacked = inner.choice(inner.pool)
     block = inner.block(f"({_same(inner, c)}, {stacked if s.chance(0.7) else None})")
     xs = f"{rows}" if rows is not None else f"None, length={s.choice((1, 2, 3, 4))}"
-    s.line(f"jax.tree.leaves(lax.scan({block.name}, {carry}, {xs}, reverse={s.chance(0.3)}))", block)
+    s.line(
+        f"jax.tree.leaves(lax.scan({block.name}, {carry}, {xs}, reverse={s.chance(0.3)}))", block
+    )
 
 
 def samples(s: Scope, fill: Fill) -> None:
@@ -86,7 +97,9 @@ def samples(s: Scope, fill: Fill) -> None:
     inner = _inner(s)
     rows = s.pick("f", 1)
     row = s.values[rows.name][0]
-    total, most, counter = (inner.param("p", value) for value in (np.zeros_like(row), row, np.int32(3)))
+    total, most, counter = (
+        inner.param("p", value) for value in (np.zeros_like(row), row, np.int32(3))
+    )
     x = _param(inner, rows, row)
     hidden = [total, most] if s.chance(0.8) else [total, most, counter]
     for var in hidden:
@@ -103,7 +116,8 @@ def samples(s: Scope, fill: Fill) -> None:
     block = inner.block(f"(({', '.join(after)}), {stacked})")
     start = f"(jnp.zeros({row.shape}, '{rows.dtype}'), {rows}[0], jnp.int32(3))"
     s.line(
-        f"jax.tree.leaves(lax.scan(lambda c, x: {block.name}(*c, x), {start}, {rows}, reverse={s.chance(0.3)}))", block
+        f"jax.tree.leaves(lax.scan(lambda c, x: {block.name}(*c, x), {start}, {rows}, reverse={s.chance(0.3)}))",
+        block,
     )
 
 
@@ -115,7 +129,10 @@ def fori(s: Scope, fill: Fill) -> None:
     c = _param(inner, carry)
     fill(inner, 1 + s.below(4))
     block = inner.block(_same(inner, c))
-    s.line(f"lax.fori_loop({known}.int32(0), {known}.int32({s.below(4)}), {block.name}, {carry})", block)
+    s.line(
+        f"lax.fori_loop({known}.int32(0), {known}.int32({s.below(4)}), {block.name}, {carry})",
+        block,
+    )
 
 
 def while_(s: Scope, fill: Fill) -> None:
@@ -131,7 +148,11 @@ def while_(s: Scope, fill: Fill) -> None:
     j, d = Var(s.name("p"), (), "int32"), Var(s.name("p"), carry.shape, carry.dtype)
     stop = s.choice((f"{j} < 3", f"({j} < 5) & (jnp.sum({d}) > -0.25)", f"{j} < 0"))
     test = Block(s.name("f"), (j, d), (), stop)
-    s.line(f"lax.while_loop(lambda c: {test.name}(*c), lambda c: {body.name}(*c), (jnp.int32(0), {carry}))", test, body)
+    s.line(
+        f"lax.while_loop(lambda c: {test.name}(*c), lambda c: {body.name}(*c), (jnp.int32(0), {carry}))",
+        test,
+        body,
+    )
 
 
 def cond(s: Scope, fill: Fill) -> None:
@@ -163,7 +184,9 @@ def mapped(s: Scope, fill: Fill) -> None:
 def associative_scan(s: Scope, fill: Fill) -> None:
     del fill
     x = s.pick("f", 1)
-    s.line(f"lax.associative_scan({s.choice(('jnp.add', 'jnp.maximum'))}, {x}, axis={s.below(x.ndim)})")
+    s.line(
+        f"lax.associative_scan({s.choice(('jnp.add', 'jnp.maximum'))}, {x}, axis={s.below(x.ndim)})"
+    )
 
 
 def _tuple(results: list[Var]) -> str:

@@ -23,14 +23,19 @@ def shard_map(s: Scope, fill: Fill) -> None:
     given = list(dict.fromkeys(s.pick("f") for _ in range(1 + s.below(2))))
     specs = [_split(s, var, inner.manual) for var in given]
     for var, entries in zip(given, specs, strict=True):
-        first = tuple(slice(0, n // s.mesh.product(axes)) for n, axes in zip(var.shape, entries, strict=True))
+        first = tuple(
+            slice(0, n // s.mesh.product(axes)) for n, axes in zip(var.shape, entries, strict=True)
+        )
         inner.param("p", s.values[var.name][first])
     for _ in range(1 + s.below(3)):
         fill(inner, s.below(3))
         _collective(inner)
     fill(inner, s.below(2))
 
-    result = inner.choice([v for line in inner.lines for v in line.outs if v in inner.pool and v.kind == "f"] or [None])
+    result = inner.choice(
+        [v for line in inner.lines for v in line.outs if v in inner.pool and v.kind == "f"]
+        or [None]
+    )
     if result is None:
         raise NoFit
     outer = tuple(axis for axis in inner.manual if result.ndim and s.chance(0.7))
@@ -42,7 +47,10 @@ def shard_map(s: Scope, fill: Fill) -> None:
     block = inner.block(f"lax.psum({result}, {left})" if left else f"{result}")
     ins = ", ".join(_text(entries) for entries in specs)
     options = f"in_specs=({ins},), out_specs={_text(out)}, axis_names=set({inner.manual}), check_vma=False"
-    s.line(f"jax.shard_map({block.name}, mesh={_mesh(s)}, {options})({', '.join(v.name for v in given)})", block)
+    s.line(
+        f"jax.shard_map({block.name}, mesh={_mesh(s)}, {options})({', '.join(v.name for v in given)})",
+        block,
+    )
 
 
 def _collective(s: Scope) -> None:
@@ -65,7 +73,9 @@ def _collective(s: Scope) -> None:
             options.append((f"lax.all_gather({x}, {axes}, axis={d})", np.stack([value] * count, d)))
         if x.shape[d] % count == 0 and value.size:
             part = np.split(value, count, d)[0]
-            options.append((f"lax.psum_scatter({x}, {axes}, scatter_dimension={d}, tiled=True)", part * count))
+            options.append(
+                (f"lax.psum_scatter({x}, {axes}, scatter_dimension={d}, tiled=True)", part * count)
+            )
             to = s.below(x.ndim)
             moved = np.concatenate([part] * count, to)
             options.append((f"lax.all_to_all({x}, {axes}, {d}, {to}, tiled=True)", moved))
@@ -82,7 +92,9 @@ def _split(s: Scope, var: Var, axes: tuple[str, ...]) -> list[tuple[str, ...]]:
     """The axes that split each dim, evenly: each axis splits one of them or none."""
     found: list[tuple[str, ...]] = [() for _ in var.shape]
     for axis in axes:
-        fitting = [d for d, n in enumerate(var.shape) if n and n % s.mesh.product((*found[d], axis)) == 0]
+        fitting = [
+            d for d, n in enumerate(var.shape) if n and n % s.mesh.product((*found[d], axis)) == 0
+        ]
         if fitting and s.chance(0.8):
             d = s.choice(fitting)
             found[d] = (*found[d], axis)

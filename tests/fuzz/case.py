@@ -111,7 +111,11 @@ def case_of(program: Program, form: str) -> Case:
         if form == "parts":
             return trace(fn, args, loop_parts=devices)
         plain = trace(fn, args)
-        return trace(fn, args, padding=padding_of(plain, devices)) if form == "padded" and not plain.mesh else plain
+        return (
+            trace(fn, args, padding=padding_of(plain, devices))
+            if form == "padded" and not plain.mesh
+            else plain
+        )
 
     return Formed(fn, args, "float64", traced)
 
@@ -132,7 +136,9 @@ def draw_case(seed: int) -> FuzzCase:
     with jax.enable_x64(True):
         program = generate(rng)
     plan = PLANS[int(rng.integers(len(PLANS)))]
-    return FuzzCase(program, program.mesh, plan, int(rng.integers(2**31)), FORMS[int(rng.integers(len(FORMS)))])
+    return FuzzCase(
+        program, program.mesh, plan, int(rng.integers(2**31)), FORMS[int(rng.integers(len(FORMS)))]
+    )
 
 
 Run = Callable[[Case, ShardedProgram], tuple[Any, str]]
@@ -187,14 +193,18 @@ def plan_program(fuzz: FuzzCase, case: Case) -> tuple[Case, ShardedProgram]:
         mesh = dict(fuzz.mesh.axes)
         plan = autopar.plan(case.fn, *case.args, cluster=slow_devices(fuzz.mesh.size), mesh=mesh)
         return Formed(case.fn, case.args, case.dtype, lambda: plan.bound.traced), plan.program()
-    return case, build_program(case.graph, case.flow, stage_of(fuzz, case), router(fuzz.mesh), with_permutes)
+    return case, build_program(
+        case.graph, case.flow, stage_of(fuzz, case), router(fuzz.mesh), with_permutes
+    )
 
 
 def stage_of(fuzz: FuzzCase, case: Case) -> Stage:
     space: Space = case.space(fuzz.mesh)
     if fuzz.plan == "uniform":
         return uniform_plan(space, fuzz.plan_seed)
-    return local_plan(case, space, fuzz.plan_seed, agreement=random.Random(fuzz.plan_seed).choice((0.5, 0.7, 0.9)))
+    return local_plan(
+        case, space, fuzz.plan_seed, agreement=random.Random(fuzz.plan_seed).choice((0.5, 0.7, 0.9))
+    )
 
 
 @lru_cache
@@ -220,7 +230,9 @@ def compare(expected: Any, found: Any, relative: float) -> str:
     wanted, given = jax.tree.leaves(expected), jax.tree.leaves(found)
     if len(wanted) != len(given):
         return f"{len(given)} results, not {len(wanted)}"
-    for position, (w, g) in enumerate(zip(map(np.asarray, wanted), map(np.asarray, given), strict=True)):
+    for position, (w, g) in enumerate(
+        zip(map(np.asarray, wanted), map(np.asarray, given), strict=True)
+    ):
         if (w.shape, w.dtype) != (g.shape, g.dtype):
             return f"result {position} is {g.dtype}{list(g.shape)}, not {w.dtype}{list(w.shape)}"
         allowed = relative * max(1.0, _largest(w)) if w.dtype.kind in "fc" else 0.0
@@ -250,7 +262,10 @@ def noise(seed: int) -> Callable[[list[np.ndarray]], list[np.ndarray]]:
     rng = np.random.default_rng(seed)
 
     def observe(values: list[np.ndarray]) -> list[np.ndarray]:
-        return [_noisy(value, rng) if getattr(value.dtype, "kind", "") == "f" else value for value in values]
+        return [
+            _noisy(value, rng) if getattr(value.dtype, "kind", "") == "f" else value
+            for value in values
+        ]
 
     return observe
 
@@ -281,7 +296,9 @@ def first_difference(fuzz: FuzzCase) -> str:
             for value in instruction.outs:
                 tensor = program.values[value].tensor
                 if tensor.id in whole:
-                    difference = compare([whole[tensor.id]], [reference.whole(value)], tolerance(fuzz.program))
+                    difference = compare(
+                        [whole[tensor.id]], [reference.whole(value)], tolerance(fuzz.program)
+                    )
                     if difference:
                         return f"{difference} in {_show(program, instruction)}"
     return ""

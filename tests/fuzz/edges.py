@@ -21,9 +21,15 @@ def _type(s: Scope, largest: int) -> str:
 def _edge(s: Scope, size: int, dtype: str) -> int:
     """A place inside, about the ends, or far beyond them."""
     info = np.iinfo(dtype)
-    about = [n + m for n in (-40 * size, -2 * size, -size, 0, size, 2 * size, 40 * size) for m in (-1, 0, 1)]
+    about = [
+        n + m
+        for n in (-40 * size, -2 * size, -size, 0, size, 2 * size, 40 * size)
+        for m in (-1, 0, 1)
+    ]
     ends = (info.min, info.max, info.max - size)
-    return s.choice([place for place in (*range(size), *about, *ends) if info.min <= place <= info.max])
+    return s.choice(
+        [place for place in (*range(size), *about, *ends) if info.min <= place <= info.max]
+    )
 
 
 def _places(s: Scope, sizes: tuple[int, ...], dtype: str) -> str:
@@ -60,8 +66,14 @@ def far_take(s: Scope) -> None:
     if prod(i.shape) * prod(x.shape) // x.shape[d] > MAX_ELEMENTS:
         raise NoFit
     at = f"{':, ' * d}{i}"
-    texts = [f"{x}[{at}]", *(f"jnp.take({x}, {i}, axis={d}, mode='{mode}')" for mode in ("clip", "wrap"))]
-    texts += [f"{x}.at[{at}].get(mode='fill', fill_value=1)", f"{x}.at[{at}].get(mode='promise_in_bounds')"]
+    texts = [
+        f"{x}[{at}]",
+        *(f"jnp.take({x}, {i}, axis={d}, mode='{mode}')" for mode in ("clip", "wrap")),
+    ]
+    texts += [
+        f"{x}.at[{at}].get(mode='fill', fill_value=1)",
+        f"{x}.at[{at}].get(mode='promise_in_bounds')",
+    ]
     s.line(s.choice(texts))
 
 
@@ -70,7 +82,9 @@ def far_scatter(s: Scope) -> None:
     x = s.pick("fi", 1)
     d = s.below(x.ndim)
     i = _indices(s, x.shape[d])
-    way = s.choice(("add", "max", "min", "set") if s.differentiable else ("add", "max", "min", "set", "mul"))
+    way = s.choice(
+        ("add", "max", "min", "set") if s.differentiable else ("add", "max", "min", "set", "mul")
+    )
     mode = s.choice(("drop", "clip", "promise_in_bounds"))
     s.line(f"{x}.at[{':, ' * d}{i}].{way}(2, mode='{mode}')")
 
@@ -97,23 +111,51 @@ def of_hollow(s: Scope) -> None:
     d = x.shape.index(0)
     full = [e for e, n in enumerate(x.shape) if n]
     order = tuple(int(e) for e in s.rng.permutation(x.ndim))
-    texts = [f"{x} * 2", f"jnp.where({x} > 0, {x}, 0)", f"{x}.transpose({order})", f"jnp.flip({x}, {d})"]
-    texts += [f"jnp.sum({x}, axis={s.below(x.ndim)})", f"jnp.prod({x}, axis={d})", f"{x}.reshape(-1)"]
-    texts += [f"lax.cumsum({x}, axis={d})", f"jnp.sort({x}, axis={d})", f"{x}[..., None]", f"jnp.stack([{x}, {x}])"]
-    texts += [f"jnp.pad({x}, 1)", f"jnp.broadcast_to({x}, (2, *{x.shape}))", f"jnp.roll({x}, 1, axis={d})"]
-    texts.append(f"jnp.concatenate([{x}, jnp.ones({(*x.shape[:d], 2, *x.shape[d + 1 :])}, '{x.dtype}')], axis={d})")
+    texts = [
+        f"{x} * 2",
+        f"jnp.where({x} > 0, {x}, 0)",
+        f"{x}.transpose({order})",
+        f"jnp.flip({x}, {d})",
+    ]
+    texts += [
+        f"jnp.sum({x}, axis={s.below(x.ndim)})",
+        f"jnp.prod({x}, axis={d})",
+        f"{x}.reshape(-1)",
+    ]
+    texts += [
+        f"lax.cumsum({x}, axis={d})",
+        f"jnp.sort({x}, axis={d})",
+        f"{x}[..., None]",
+        f"jnp.stack([{x}, {x}])",
+    ]
+    texts += [
+        f"jnp.pad({x}, 1)",
+        f"jnp.broadcast_to({x}, (2, *{x.shape}))",
+        f"jnp.roll({x}, 1, axis={d})",
+    ]
+    texts.append(
+        f"jnp.concatenate([{x}, jnp.ones({(*x.shape[:d], 2, *x.shape[d + 1 :])}, '{x.dtype}')], axis={d})"
+    )
     texts.append(f"lax.dynamic_slice({x}, [jnp.int32(9)] * {x.ndim}, {x.shape})")
     texts.append(f"jnp.ones({x.shape}, '{x.dtype}').at[...].set({x})")
     if x.kind == "f":
         texts.append(f"jnp.tensordot({x}, {x}, (({d},), ({d},)))")
     for e in full:
-        texts += [f"jnp.take({x}, jnp.asarray([0, 5]), axis={e}, mode='clip')", f"jnp.max({x}, axis={e})"]
+        texts += [
+            f"jnp.take({x}, jnp.asarray([0, 5]), axis={e}, mode='clip')",
+            f"jnp.max({x}, axis={e})",
+        ]
         texts += [f"{x}.at[{':, ' * e}jnp.asarray([0, 9])].add(1)", f"jnp.argmax({x}, axis={e})"]
     if not d:
         rows = f"jnp.ones({(4, *x.shape[1:])}, '{x.dtype}')"
-        texts += [f"{rows}.at[jnp.zeros(0, 'int32')].add({x})", f"{rows}[jnp.zeros({x.shape}, 'int32')]"]
+        texts += [
+            f"{rows}.at[jnp.zeros(0, 'int32')].add({x})",
+            f"{rows}[jnp.zeros({x.shape}, 'int32')]",
+        ]
         texts.append(f"jax.ops.segment_sum({x}, jnp.zeros(0, 'int32'), 3)")
-        texts.append(f"lax.scan(lambda c, r: (c + r, r * 2), jnp.ones({x.shape[1:]}, '{x.dtype}'), {x})[0]")
+        texts.append(
+            f"lax.scan(lambda c, r: (c + r, r * 2), jnp.ones({x.shape[1:]}, '{x.dtype}'), {x})[0]"
+        )
     if prod(n or 2 for n in x.shape) > MAX_ELEMENTS // 4 or x.ndim > 4:
         raise NoFit
     s.line(s.choice(texts))

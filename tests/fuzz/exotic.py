@@ -15,16 +15,22 @@ def fourier(s: Scope) -> None:
     x = s.pick("f", 1, lambda v: v.dtype == "float64")
     d, n = s.below(x.ndim), x.ndim
     texts = [f"jnp.abs(jnp.fft.fft({x}, axis={d})) * 0.25", f"jnp.fft.rfft({x}, axis={d}).real"]
-    texts.append(f"jnp.fft.irfft(jnp.fft.rfft({x}), n={x.shape[n - 1]})" if x.shape[n - 1] > 1 else f"-{x}")
+    texts.append(
+        f"jnp.fft.irfft(jnp.fft.rfft({x}), n={x.shape[n - 1]})" if x.shape[n - 1] > 1 else f"-{x}"
+    )
     texts.append(f"(({x} + 2j) * jnp.conj({x} * 1j + 1.0)).imag")
     s.line(s.choice(texts))
 
 
 def linear_algebra(s: Scope) -> None:
     """Of symmetric matrices with eigenvalues around their size, batched."""
-    x = s.pick("f", 2, lambda v: v.dtype == "float64" and prod(v.shape[:-1]) * v.shape[-2] <= MAX_ELEMENTS)
+    x = s.pick(
+        "f", 2, lambda v: v.dtype == "float64" and prod(v.shape[:-1]) * v.shape[-2] <= MAX_ELEMENTS
+    )
     n = x.shape[-2]
-    matrix = s.line(f"{x} @ jnp.swapaxes({x}, -1, -2) / {4.0 * x.shape[-1]} + 2.0 * jnp.eye({n})")[0]
+    matrix = s.line(f"{x} @ jnp.swapaxes({x}, -1, -2) / {4.0 * x.shape[-1]} + 2.0 * jnp.eye({n})")[
+        0
+    ]
     texts = (
         f"jnp.linalg.cholesky({matrix})",
         f"jnp.linalg.solve({matrix}, {x})",
@@ -53,7 +59,11 @@ def bits(s: Scope) -> None:
 def empty(s: Scope) -> None:
     """Tensors without elements on the way."""
     x = s.pick("fi", 1)
-    texts = (f"jnp.concatenate([{x}[:0], {x}, {x}[:0]])", f"jnp.sum({x}[:0], axis=0)", f"{x} + jnp.sum({x}[..., :0])")
+    texts = (
+        f"jnp.concatenate([{x}[:0], {x}, {x}[:0]])",
+        f"jnp.sum({x}[:0], axis=0)",
+        f"{x} + jnp.sum({x}[..., :0])",
+    )
     s.line(s.choice(texts))
 
 
@@ -63,14 +73,21 @@ def index_by_two(s: Scope) -> None:
     j = indices(s, i.shape[0], x.shape[-1])
     if j.shape != i.shape or prod(x.shape[1:]) * i.shape[0] > MAX_ELEMENTS:
         raise NoFit
-    texts = (f"{x}[{i}, ..., {j}]", f"{x}[{i}, {j} * 0]", f"{x}.at[{i}, ..., {j}].add(2)", f"{x}[{i}[:, None], {j}]")
+    texts = (
+        f"{x}[{i}, ..., {j}]",
+        f"{x}[{i}, {j} * 0]",
+        f"{x}.at[{i}, ..., {j}].add(2)",
+        f"{x}[{i}[:, None], {j}]",
+    )
     s.line(s.choice(texts[:3] if i.shape[0] > 8 else texts))
 
 
 def search(s: Scope) -> None:
     x = s.pick("f", 1, lambda v: v.ndim == 1)
     y = s.pick("f", 1, lambda v: v.dtype == x.dtype and prod(v.shape) <= 64)
-    s.line(f"jnp.searchsorted(jnp.sort({x}), {y}, method='{s.choice(('scan', 'compare_all', 'sort'))}')")
+    s.line(
+        f"jnp.searchsorted(jnp.sort({x}), {y}, method='{s.choice(('scan', 'compare_all', 'sort'))}')"
+    )
 
 
 def einsum(s: Scope) -> None:
@@ -78,7 +95,9 @@ def einsum(s: Scope) -> None:
     x = s.pick("f", 2, lambda v: v.ndim <= 3)
     letters = "abc"[: x.ndim]
     kept = "".join(letter for letter in s.rng.permutation(list(letters)) if s.chance(0.6))
-    other = "".join(letter.upper() if s.chance(0.3) and letter in kept else letter for letter in letters)
+    other = "".join(
+        letter.upper() if s.chance(0.3) and letter in kept else letter for letter in letters
+    )
     more = "".join(letter for letter in other if letter.isupper())
     if prod(x.shape[letters.index(c)] for c in kept + more.lower()) > MAX_ELEMENTS:
         raise NoFit
@@ -93,9 +112,9 @@ def convolution_2d(s: Scope) -> None:
     channels, window, groups = image.shape[-1], s.choice((1, 2, 3)), 1
     if channels in (2, 4) and s.chance(0.5):
         groups = channels
-    weights = s.line(f"jnp.resize({kernel}, ({window}, {window}, {channels // groups}, {groups * s.choice((1, 2))}))")[
-        0
-    ]
+    weights = s.line(
+        f"jnp.resize({kernel}, ({window}, {window}, {channels // groups}, {groups * s.choice((1, 2))}))"
+    )[0]
     copies = s.line(f"jnp.stack([{image}, {image} * 0.5])")[0]
     params = f"({s.choice((1, 2))}, 1), 'SAME', dimension_numbers=('NHWC', 'HWIO', 'NHWC')"
     s.line(f"lax.conv_general_dilated({copies}, {weights}, {params}, feature_group_count={groups})")

@@ -94,14 +94,28 @@ def slice_(s: Scope) -> None:
         low = s.below(n)
         high = low + 1 + s.below(n - low)
         index.append(
-            s.choice((":", ":", ":", f"{low}:{high}", f"::{s.choice((2, 3))}", "::-1", f"{low}", f"-{low + 1}"))
+            s.choice(
+                (
+                    ":",
+                    ":",
+                    ":",
+                    f"{low}:{high}",
+                    f"::{s.choice((2, 3))}",
+                    "::-1",
+                    f"{low}",
+                    f"-{low + 1}",
+                )
+            )
         )
     s.line(f"{x}[{', '.join(index)}]")
 
 
 def pad(s: Scope) -> None:
     x = s.pick("fi", 1)
-    config = tuple((s.below(3) - (n > 3), s.below(3), s.below(2)) if s.chance(0.6) else (0, 0, 0) for n in x.shape)
+    config = tuple(
+        (s.below(3) - (n > 3), s.below(3), s.below(2)) if s.chance(0.6) else (0, 0, 0)
+        for n in x.shape
+    )
     if prod(2 * n + 4 for n in x.shape) > 4 * MAX_ELEMENTS:
         raise NoFit
     value = s.choice((0, 0, 1))
@@ -110,13 +124,20 @@ def pad(s: Scope) -> None:
 
 def iota(s: Scope) -> None:
     shape = s.shape(1 + s.below(3))
-    s.line(f"lax.broadcasted_iota('{s.choice(('int32', 'float64'))}', {shape}, {s.below(len(shape))})")
+    s.line(
+        f"lax.broadcasted_iota('{s.choice(('int32', 'float64'))}', {shape}, {s.below(len(shape))})"
+    )
 
 
 def filled(s: Scope) -> None:
     """Constants of the program's shapes: all alike, or written out."""
     shape = s.shape(1 + s.below(3))
-    texts = [f"jnp.zeros({shape})", f"jnp.ones({shape})", f"jnp.full({shape}, 3, 'int32')", f"jnp.eye({shape[0]})"]
+    texts = [
+        f"jnp.zeros({shape})",
+        f"jnp.ones({shape})",
+        f"jnp.full({shape}, 3, 'int32')",
+        f"jnp.eye({shape[0]})",
+    ]
     s.line(s.choice([*texts, f"jnp.asarray(np.linspace(-1.0, 1.0, {shape[0]}))"]))
 
 
@@ -133,7 +154,11 @@ def dynamic_slice(s: Scope) -> None:
     if s.chance(0.5):
         s.line(f"lax.dynamic_slice_in_dim({x}, {i}, {size}, axis={d})")
     else:
-        y = s.pick(x.kind, x.ndim, lambda v: v.dtype == x.dtype and v.ndim == x.ndim and _below(v.shape, x.shape))
+        y = s.pick(
+            x.kind,
+            x.ndim,
+            lambda v: v.dtype == x.dtype and v.ndim == x.ndim and _below(v.shape, x.shape),
+        )
         starts = ", ".join(str(i) if e == d else "0" for e in range(x.ndim))
         s.line(f"lax.dynamic_update_slice({x}, {y}, [jnp.int32(k) for k in ({starts},)])")
 
@@ -146,7 +171,13 @@ def take(s: Scope) -> None:
     """Embeddings, jnp.take in its modes, and indexing with arrays; indices out of range included."""
     x = s.pick("fi", 1)
     d = s.below(x.ndim)
-    i = s.pick("i", 0, lambda v: prod(v.shape) * prod(x.shape) // x.shape[d] <= MAX_ELEMENTS and v.ndim + x.ndim < 6)
+    i = s.pick(
+        "i",
+        0,
+        lambda v: (
+            prod(v.shape) * prod(x.shape) // x.shape[d] <= MAX_ELEMENTS and v.ndim + x.ndim < 6
+        ),
+    )
     inside = f"jnp.mod({i}, {x.shape[d]})"
     before = ":, " * d
     texts = [f"{x}[{before}{i}]", f"{x}[{before}{inside}]", f"jnp.take({x}, {inside}, axis={d})"]
@@ -159,7 +190,9 @@ def take(s: Scope) -> None:
 def take_along(s: Scope) -> None:
     x = s.pick("fi", 1)
     d = s.below(x.ndim)
-    i = s.pick("i", x.ndim, lambda v: v.ndim == x.ndim and _without(v.shape, d) == _without(x.shape, d))
+    i = s.pick(
+        "i", x.ndim, lambda v: v.ndim == x.ndim and _without(v.shape, d) == _without(x.shape, d)
+    )
     s.line(f"jnp.take_along_axis({x}, jnp.mod({i}, {x.shape[d]}), axis={d})")
 
 
@@ -169,7 +202,11 @@ def scatter(s: Scope) -> None:
     i = indices(s, s.choice(s.dims), x.shape[0])
     shape = (*i.shape, *x.shape[1:])
     fitting = [v for v in s.pool if v.dtype == x.dtype and v.shape in (shape, x.shape[1:], ())]
-    y = s.choice(fitting) if fitting and s.chance(0.7) else s.choice(("2", f"jnp.full({shape}, 3, '{x.dtype}')"))
+    y = (
+        s.choice(fitting)
+        if fitting and s.chance(0.7)
+        else s.choice(("2", f"jnp.full({shape}, 3, '{x.dtype}')"))
+    )
     way = s.choice(("add", "add", "max", "min", "mul"))
     way = "add" if s.differentiable and way == "mul" else way  # JAX has no gradient of it
     index = i if s.chance(0.4) else f"jnp.mod({i}, {x.shape[0]})"
@@ -189,7 +226,9 @@ def set_(s: Scope) -> None:
     """Distinct places only: which of several writers wins is open."""
     x = s.pick("fi", 1)
     n = 1 + s.below(x.shape[0])
-    y = s.pick(x.kind, 0, lambda v: v.dtype == x.dtype and v.shape in ((n, *x.shape[1:]), x.shape[1:], ()))
+    y = s.pick(
+        x.kind, 0, lambda v: v.dtype == x.dtype and v.shape in ((n, *x.shape[1:]), x.shape[1:], ())
+    )
     index = s.choice((f":{n}", f"np.arange({n})", f"np.arange({n})[::-1]"))
     s.line(f"{x}.at[{index}].set({y})")
 
@@ -205,7 +244,11 @@ def segment(s: Scope) -> None:
 def sort(s: Scope) -> None:
     x = s.pick("fi", 1)
     d = s.below(x.ndim)
-    texts = [f"jnp.sort({x}, axis={d})", f"jnp.argsort({x}, axis={d})", f"lax.top_k({x}, {1 + s.below(x.shape[-1])})"]
+    texts = [
+        f"jnp.sort({x}, axis={d})",
+        f"jnp.argsort({x}, axis={d})",
+        f"lax.top_k({x}, {1 + s.below(x.shape[-1])})",
+    ]
     s.line(s.choice(texts))
 
 

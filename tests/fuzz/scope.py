@@ -34,7 +34,9 @@ class Scope:
     `manual` are the axes of `mesh` along which a shard_map around it is split.
     """
 
-    def __init__(self, rng: np.random.Generator, around: Scope | None = None, differentiable: bool = False) -> None:
+    def __init__(
+        self, rng: np.random.Generator, around: Scope | None = None, differentiable: bool = False
+    ) -> None:
         self.rng = rng
         self.depth = 0 if around is None else around.depth + 1
         self.differentiable = differentiable or (around is not None and around.differentiable)
@@ -72,7 +74,11 @@ class Scope:
         return tuple(shape)
 
     def pick(
-        self, kinds: str = "f", ndim: int = 0, where: Callable[[Var], bool] = lambda _: True, hollow: bool = False
+        self,
+        kinds: str = "f",
+        ndim: int = 0,
+        where: Callable[[Var], bool] = lambda _: True,
+        hollow: bool = False,
     ) -> Var:
         """A variable of one of the `kinds`, with `ndim` dims at least: rather one that nothing has read yet.
 
@@ -81,7 +87,11 @@ class Scope:
         Raises:
           NoFit: if there is none.
         """
-        fitting = [v for v in self.pool if v.kind in kinds and v.ndim >= ndim and (0 in v.shape) == hollow and where(v)]
+        fitting = [
+            v
+            for v in self.pool
+            if v.kind in kinds and v.ndim >= ndim and (0 in v.shape) == hollow and where(v)
+        ]
         if not fitting:
             raise NoFit
         unread = [v for v in fitting if v.name in self.unread]
@@ -121,7 +131,9 @@ class Scope:
 
     def block(self, result: str, prefix: str = "f") -> Block:
         """The function of what was drawn."""
-        return Block(self.name(prefix), tuple(self.params), tuple(self.lines), result).without_dead_lines()
+        return Block(
+            self.name(prefix), tuple(self.params), tuple(self.lines), result
+        ).without_dead_lines()
 
     def _add(self, var: Var, value: Any) -> None:
         self.pool.append(var)
@@ -129,7 +141,9 @@ class Scope:
         self.values[var.name] = value
 
     def _bounded(self, var: Var) -> Var:
-        largest = float(np.max(np.abs(self.values[var.name]), initial=0)) if var.kind in LARGEST else 0.0
+        largest = (
+            float(np.max(np.abs(self.values[var.name]), initial=0)) if var.kind in LARGEST else 0.0
+        )
         if not np.isfinite(largest):
             raise ValueError(f"{self.lines[-1].text} is not finite")
         if largest <= LARGEST.get(var.kind, 0.0):
@@ -139,7 +153,9 @@ class Scope:
         if var.kind == "f":
             factor = 2.0 ** -np.ceil(np.log2(largest / LARGEST["f"]))
             return self.line(f"{var} * {factor}")[0]
-        return self.line(f"lax.rem({var}, jnp.asarray({self.choice((7, 16, 97))}, '{var.dtype}'))")[0]
+        return self.line(f"lax.rem({var}, jnp.asarray({self.choice((7, 16, 97))}, '{var.dtype}'))")[
+            0
+        ]
 
     def _evaluate(self, text: str, bodies: Sequence[Block]) -> tuple[list[np.ndarray], bool]:
         """The results, and whether they came as a sequence."""

@@ -43,7 +43,10 @@ def kind_of(outcome: Outcome) -> str:
 
 def _failing(case: FuzzCase, check: Check, reason: str, left: Iterator[int]) -> Iterator[FuzzCase]:
     for program in candidates(case.program):
-        for plan, seed in [(case.plan, case.plan_seed), *((p, n) for n in range(PLAN_SEEDS) for p in PLANS[1:3])]:
+        for plan, seed in [
+            (case.plan, case.plan_seed),
+            *((p, n) for n in range(PLAN_SEEDS) for p in PLANS[1:3]),
+        ]:
             if next(left, None) is None:
                 return
             smaller = replace(case, program=program, plan=plan, plan_seed=seed)
@@ -57,8 +60,12 @@ def candidates(program: Program) -> Iterator[Program]:
     for block in _smaller(program.block, known):
         block = block.without_dead_lines()
         params = tuple(v for v in block.params if v.name in _reads(block))
-        found = Program(replace(block, params=params), {v.name: known[v.name] for v in params}, program.mesh)
-        if (found.size, len(block.result)) < (program.size, len(program.block.result)) and _traces(found):
+        found = Program(
+            replace(block, params=params), {v.name: known[v.name] for v in params}, program.mesh
+        )
+        if (found.size, len(block.result)) < (program.size, len(program.block.result)) and _traces(
+            found
+        ):
             yield found
 
 

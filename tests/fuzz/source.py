@@ -68,7 +68,9 @@ class Line:
     def renamed(self, old: str, new: str) -> Line:
         """The line with every reading of `old` replaced by one of `new`."""
         text = NAME.sub(lambda m: new if m[0] == old else m[0], self.text)
-        return replace(self, text=text, bodies=tuple(body.renamed(old, new) for body in self.bodies))
+        return replace(
+            self, text=text, bodies=tuple(body.renamed(old, new) for body in self.bodies)
+        )
 
 
 @dataclass(frozen=True)
@@ -83,13 +85,17 @@ class Block:
     @property
     def free(self) -> set[str]:
         """The variables that it takes from around it."""
-        made = {v.name for v in self.params}.union(*({v.name for v in line.outs} for line in self.lines))
+        made = {v.name for v in self.params}.union(
+            *({v.name for v in line.outs} for line in self.lines)
+        )
         read = set(NAME.findall(self.result)).union(*(line.reads for line in self.lines))
         return read - made
 
     def renamed(self, old: str, new: str) -> Block:
         result = NAME.sub(lambda m: new if m[0] == old else m[0], self.result)
-        return replace(self, lines=tuple(line.renamed(old, new) for line in self.lines), result=result)
+        return replace(
+            self, lines=tuple(line.renamed(old, new) for line in self.lines), result=result
+        )
 
     def without_dead_lines(self) -> Block:
         """Only what the result depends on; parameters stay."""

@@ -17,7 +17,10 @@ from tests.fuzz.shrink import shrink
 
 CASES, PART, QUICK = 180, 15, 15
 COMPILED = tuple(range(fuzz.COMPILED_FROM, fuzz.COMPILED_FROM + 4))
-PARTS = [pytest.param(first, marks=[pytest.mark.slow] * (first >= QUICK)) for first in range(0, CASES, PART)]
+PARTS = [
+    pytest.param(first, marks=[pytest.mark.slow] * (first >= QUICK))
+    for first in range(0, CASES, PART)
+]
 
 
 @pytest.mark.parametrize("first", PARTS)
@@ -48,7 +51,9 @@ def test_what_is_printed_is_what_runs() -> None:
     exec(str(case), namespace)
     with jax.enable_x64(True):
         printed = namespace[case.program.block.name](*case.program.args)
-        for mine, theirs in zip(printed, case.program.block.function()(*case.program.args), strict=True):
+        for mine, theirs in zip(
+            printed, case.program.block.function()(*case.program.args), strict=True
+        ):
             np.testing.assert_array_equal(mine, theirs)
 
 
@@ -62,17 +67,55 @@ def test_programs_hold_most_of_what_there_is() -> None:
 
 
 WORDS = (
-    *("@", "dot_general", "conv", "reduce_window", "jnp.sum", "jnp.max", "argm", "sort", "cum", "concatenate", "split"),
-    *("reshape", "transpose", "lax.pad", "at[", "segment_sum", "jnp.take", "one_hot", "iota", "random", "where"),
-    *("astype", "dynamic_", "checkpoint", "grad", "scan", "while_loop", "cond", "fori_loop", "vmap", "shard_map"),
+    *(
+        "@",
+        "dot_general",
+        "conv",
+        "reduce_window",
+        "jnp.sum",
+        "jnp.max",
+        "argm",
+        "sort",
+        "cum",
+        "concatenate",
+        "split",
+    ),
+    *(
+        "reshape",
+        "transpose",
+        "lax.pad",
+        "at[",
+        "segment_sum",
+        "jnp.take",
+        "one_hot",
+        "iota",
+        "random",
+        "where",
+    ),
+    *(
+        "astype",
+        "dynamic_",
+        "checkpoint",
+        "grad",
+        "scan",
+        "while_loop",
+        "cond",
+        "fori_loop",
+        "vmap",
+        "shard_map",
+    ),
     *("mode='drop'", "mode='fill'", "promise_in_bounds", "int64')", "uint32')", "jnp.zeros((0"),
 )
 
 
-def test_a_run_goes_on_where_the_last_one_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_goes_on_where_the_last_one_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     state, report = tmp_path / "state.json", tmp_path / "report.json"
     for _ in range(2):
-        monkeypatch.setattr("sys.argv", ["fuzz", "--count", "3", "--state", str(state), "--json", str(report)])
+        monkeypatch.setattr(
+            "sys.argv", ["fuzz", "--count", "3", "--state", str(state), "--json", str(report)]
+        )
         assert fuzz.main() == 0
     found = json.loads(report.read_text())
     assert found["interpreted"]["next_seed"] == 6
@@ -86,7 +129,9 @@ def test_a_failure_is_kept_printed_and_exits_with_one(
     monkeypatch.setattr(fuzz, "check", lambda *_: Outcome("failed", "result 0 is off"))
     monkeypatch.setattr(fuzz, "first_difference", lambda _: "in an instruction")
     state = tmp_path / "state.json"
-    monkeypatch.setattr("sys.argv", ["fuzz", "--count", "1", "--state", str(state), "--seed", "7", "--shrink", "0"])
+    monkeypatch.setattr(
+        "sys.argv", ["fuzz", "--count", "1", "--state", str(state), "--seed", "7", "--shrink", "0"]
+    )
     assert fuzz.main() == 1
     printed = capsys.readouterr().out
     assert "FAILED interpreted seed 7" in printed
@@ -98,10 +143,16 @@ def test_a_failure_is_made_small() -> None:
     """What fails here is any program with a tanh: one line is left."""
 
     def broken(case: FuzzCase) -> Outcome:
-        return Outcome("failed", "Broken: tanh") if "jnp.tanh" in str(case.program) else Outcome("passed")
+        return (
+            Outcome("failed", "Broken: tanh")
+            if "jnp.tanh" in str(case.program)
+            else Outcome("passed")
+        )
 
     case = next(
-        case for case in map(draw_case, range(100)) if "jnp.tanh" in str(case.program) and case.program.size > 9
+        case
+        for case in map(draw_case, range(100))
+        if "jnp.tanh" in str(case.program) and case.program.size > 9
     )
     small = shrink(case, broken)
     assert small.program.size <= 2

@@ -27,7 +27,9 @@ def first_failure(seeds: range = range(MOST_CASES)) -> FuzzCase:
     raise AssertionError("the bug was not found")
 
 
-def plant_rule(monkeypatch: pytest.MonkeyPatch, kind: str, change: Callable[[OpNode, FactorRule], FactorRule]) -> None:
+def plant_rule(
+    monkeypatch: pytest.MonkeyPatch, kind: str, change: Callable[[OpNode, FactorRule], FactorRule]
+) -> None:
     rule = registry._RULES[kind]
     monkeypatch.setitem(registry._RULES, kind, lambda op: change(op, rule(op)))
 
@@ -56,7 +58,10 @@ def not_linear(op: OpNode, rule: FactorRule) -> FactorRule:
     [
         ("dot_general", without_reduction),
         ("transpose", swapped),
-        *(pytest.param(*planted, marks=pytest.mark.slow) for planted in (("reduce_max", as_sum), ("add", not_linear))),
+        *(
+            pytest.param(*planted, marks=pytest.mark.slow)
+            for planted in (("reduce_max", as_sum), ("add", not_linear))
+        ),
     ],
 )
 def test_a_wrong_rule_is_found(

@@ -31,7 +31,9 @@ def free_latency() -> Cluster:
     cluster = load_cluster("cpu8")
     for level in cluster.topology.levels:
         cluster = replace_link(cluster, level.name, latency_s=0.0)
-    return replace(cluster, name="cpu8 without latencies", device=replace(cluster.device, launch_s=0.0))
+    return replace(
+        cluster, name="cpu8 without latencies", device=replace(cluster.device, launch_s=0.0)
+    )
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,11 @@ def share_of(plan: autopar.Plan) -> Share:
     graph, stage = plan.bound.traced.graph, plan.record.stage
     work = [graph.tree.weight(op.region) * work_flops(op) for op in graph.ops]
     found = zip(graph.ops, stage.strategies, work, strict=True)
-    rest = [_unsplit(op, n, done) for op, s, done in found if done and (n := ways(s, stage.mesh)) < stage.mesh.size]
+    rest = [
+        _unsplit(op, n, done)
+        for op, s, done in found
+        if done and (n := ways(s, stage.mesh)) < stage.mesh.size
+    ]
     total = sum(work)
     rest.sort(key=lambda one: -one.flops)
     return Share(total, total - sum(one.flops for one in rest), tuple(rest))
@@ -77,7 +83,11 @@ def ways(strategy: Strategy, mesh: DeviceMesh) -> int:
 
 
 def _unsplit(op: OpNode, count: int, flops: float) -> Unsplit:
-    shapes = " ".join(f"{list(t.shape)}" for t in op.ins) + " -> " + " ".join(f"{list(t.shape)}" for t in op.outs)
+    shapes = (
+        " ".join(f"{list(t.shape)}" for t in op.ins)
+        + " -> "
+        + " ".join(f"{list(t.shape)}" for t in op.outs)
+    )
     return Unsplit(op.kind, shapes, op.source, count, flops)
 
 

@@ -11,7 +11,15 @@ import jax.numpy as jnp
 import lineax
 import numpy as np
 
-from tests.models.weights import Built, Step, cross_entropy, integers, normal, random_values, with_gradients
+from tests.models.weights import (
+    Built,
+    Step,
+    cross_entropy,
+    integers,
+    normal,
+    random_values,
+    with_gradients,
+)
 
 BATCH, WIDTH, CLASSES = 8, 32, 8
 
@@ -46,14 +54,18 @@ class Mixer(eqx.Module):
     def __init__(self, key: jax.Array, blocks: int = 2, patches: int = 16) -> None:
         keys = jax.random.split(key, 2 * blocks + 2)
         self.patch = eqx.nn.Conv2d(3, WIDTH, 4, stride=4, key=keys[0])
-        self.over_patches = [eqx.nn.MLP(patches, patches, WIDTH, 1, key=k) for k in keys[1 : blocks + 1]]
+        self.over_patches = [
+            eqx.nn.MLP(patches, patches, WIDTH, 1, key=k) for k in keys[1 : blocks + 1]
+        ]
         self.over_channels = [eqx.nn.MLP(WIDTH, WIDTH, 64, 1, key=k) for k in keys[blocks + 1 : -1]]
         self.norms = [eqx.nn.LayerNorm((WIDTH, patches)) for _ in range(2 * blocks)]
         self.head = eqx.nn.Linear(WIDTH, CLASSES, key=keys[-1])
 
     def __call__(self, image: jax.Array) -> jax.Array:
         x = self.patch(image).reshape(WIDTH, -1)
-        for n, (patches, channels) in enumerate(zip(self.over_patches, self.over_channels, strict=True)):
+        for n, (patches, channels) in enumerate(
+            zip(self.over_patches, self.over_channels, strict=True)
+        ):
             x = x + jax.vmap(patches)(self.norms[2 * n](x))
             x = x + jax.vmap(channels, in_axes=1, out_axes=1)(self.norms[2 * n + 1](x))
         return self.head(x.mean(axis=1))
@@ -63,7 +75,9 @@ def mixer() -> Built:
     def loss(model: Mixer, images: jax.Array, labels: jax.Array) -> jax.Array:
         return cross_entropy(jax.vmap(model)(images), labels)
 
-    return trained(random_model(Mixer), loss, normal((BATCH, 3, 16, 16)), integers(CLASSES, (BATCH,)))
+    return trained(
+        random_model(Mixer), loss, normal((BATCH, 3, 16, 16)), integers(CLASSES, (BATCH,))
+    )
 
 
 class Encoder(eqx.Module):
@@ -123,7 +137,9 @@ class Recurrent(eqx.Module):
 
 def gru() -> Built:
     """The train_rnn example: a GRU over a sequence by lax.scan, under vmap."""
-    model = Recurrent(random_model(eqx.nn.GRUCell, 8, WIDTH), random_model(eqx.nn.Linear, WIDTH, CLASSES))
+    model = Recurrent(
+        random_model(eqx.nn.GRUCell, 8, WIDTH), random_model(eqx.nn.Linear, WIDTH, CLASSES)
+    )
 
     def loss(model: Recurrent, inputs: jax.Array, labels: jax.Array) -> jax.Array:
         return cross_entropy(jax.vmap(model)(inputs), labels)
@@ -171,4 +187,8 @@ def kernel_regression() -> Built:
         weights = lineax.linear_solve(operator, y, lineax.CG(1e-6, 1e-6, max_steps=100)).value
         return jnp.square(x.T @ weights).sum() + jnp.square(weights).mean()
 
-    return with_gradients(loss), (np.float32(1.0), normal((WIDTH, WIDTH), scale=0.2), normal((WIDTH,), 1))
+    return with_gradients(loss), (
+        np.float32(1.0),
+        normal((WIDTH, WIDTH), scale=0.2),
+        normal((WIDTH,), 1),
+    )

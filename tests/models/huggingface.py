@@ -11,7 +11,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tests.models.weights import Built, cross_entropy, integers, normal, random_weights, with_gradients
+from tests.models.weights import (
+    Built,
+    cross_entropy,
+    integers,
+    normal,
+    random_weights,
+    with_gradients,
+)
 
 BATCH, LENGTH, VOCAB, WIDTH = 8, 16, 64, 32
 
@@ -26,7 +33,9 @@ def transformers() -> Any:
     return transformers
 
 
-def build(model: Any, loss_of: Callable[..., jax.Array], init_args: tuple[Any, ...], *batch: np.ndarray) -> Built:
+def build(
+    model: Any, loss_of: Callable[..., jax.Array], init_args: tuple[Any, ...], *batch: np.ndarray
+) -> Built:
     """`loss_of(results, *batch)` and its gradients; `init_args` are what the Flax module is initialised with."""
 
     def init(*args: Any) -> Any:
@@ -35,7 +44,11 @@ def build(model: Any, loss_of: Callable[..., jax.Array], init_args: tuple[Any, .
     def loss(params: Any, key: jax.Array, *batch: Any) -> jax.Array:
         return loss_of(params, key, *batch)
 
-    return with_gradients(loss), (random_weights(init, *init_args), np.array([0, 1], np.uint32), *batch)
+    return with_gradients(loss), (
+        random_weights(init, *init_args),
+        np.array([0, 1], np.uint32),
+        *batch,
+    )
 
 
 def text(seed: int = 0) -> np.ndarray:
@@ -92,8 +105,12 @@ def bert() -> Built:
     model = lib.FlaxBertForSequenceClassification(config, _do_init=False)
     mask = (np.arange(LENGTH) < integers(8, (BATCH, 1)) + 8).astype(np.int32)
 
-    def loss(params: Any, key: jax.Array, tokens: jax.Array, mask: jax.Array, labels: jax.Array) -> jax.Array:
-        logits = model(tokens, attention_mask=mask, params=params, dropout_rng=key, train=True).logits
+    def loss(
+        params: Any, key: jax.Array, tokens: jax.Array, mask: jax.Array, labels: jax.Array
+    ) -> jax.Array:
+        logits = model(
+            tokens, attention_mask=mask, params=params, dropout_rng=key, train=True
+        ).logits
         return cross_entropy(logits, labels)
 
     heads = np.ones((2, 8), np.int32)
@@ -146,7 +163,9 @@ def vit() -> Built:
     images = normal((BATCH, 3, 16, 16))
 
     def loss(params: Any, key: jax.Array, images: jax.Array, labels: jax.Array) -> jax.Array:
-        return cross_entropy(model(images, params=params, dropout_rng=key, train=True).logits, labels)
+        return cross_entropy(
+            model(images, params=params, dropout_rng=key, train=True).logits, labels
+        )
 
     return build(model, loss, (np.moveaxis(images, 1, -1),), images, integers(8, (BATCH,)))
 
@@ -168,7 +187,9 @@ def clip() -> Built:
     def loss(params: Any, key: jax.Array, tokens: jax.Array, images: jax.Array) -> jax.Array:
         found = model(tokens, images, params=params, dropout_rng=key, train=True)
         pairs = jnp.arange(BATCH)
-        return cross_entropy(found.logits_per_text, pairs) + cross_entropy(found.logits_per_image, pairs)
+        return cross_entropy(found.logits_per_text, pairs) + cross_entropy(
+            found.logits_per_image, pairs
+        )
 
     init_args = (text(), np.moveaxis(images, 1, -1), np.ones((BATCH, LENGTH), np.int32), places())
     return build(model, loss, init_args, text(), images)

@@ -46,7 +46,9 @@ def variational() -> Built:
 def hamiltonian() -> Built:
     """One transition of HMC: four leapfrog steps in a loop, the momentum drawn, accepted or not."""
     x, y = data()
-    kernel = HMC(network, step_size=0.01, num_steps=4, adapt_step_size=False, adapt_mass_matrix=False)
+    kernel = HMC(
+        network, step_size=0.01, num_steps=4, adapt_step_size=False, adapt_mass_matrix=False
+    )
     state = kernel.init(jax.random.PRNGKey(0), 0, None, (x, y), {})
 
     def step(state: Any, x: jax.Array, y: jax.Array) -> Any:

@@ -56,7 +56,14 @@ def keras_resnet() -> Built:
         return resnet.stack_residual_blocks_v1(x, 16, 2, name="conv3")
 
     model = resnet.ResNet(
-        stacks, False, True, "resnet", weights=None, input_shape=(32, 32, 3), classes=CLASSES, weights_name=None
+        stacks,
+        False,
+        True,
+        "resnet",
+        weights=None,
+        input_shape=(32, 32, 3),
+        classes=CLASSES,
+        weights_name=None,
     )
     assert isinstance(model, keras.Model)
     return classifier(model, normal((BATCH, 32, 32, 3)))
@@ -114,7 +121,9 @@ def mixtral() -> Built:
             weights, chosen = ops.top_k(chance, 2)
             weights = weights / ops.sum(weights, axis=-1, keepdims=True)
             share = ops.sum(ops.one_hot(chosen, 8) * weights[..., None], axis=-2)
-            hidden = ops.silu(ops.einsum("btd,edf->btef", x, self.gate)) * ops.einsum("btd,edf->btef", x, self.up)
+            hidden = ops.silu(ops.einsum("btd,edf->btef", x, self.gate)) * ops.einsum(
+                "btd,edf->btef", x, self.up
+            )
             return ops.einsum("btef,efd,bte->btd", hidden, self.down, share)
 
     tokens = layers.Input((16,), dtype="int32")

@@ -11,7 +11,15 @@ import numpy as np
 import optax
 from flax.training.train_state import TrainState
 
-from tests.models.weights import Built, cross_entropy, integers, normal, random_weights, with_gradients, with_sgd
+from tests.models.weights import (
+    Built,
+    cross_entropy,
+    integers,
+    normal,
+    random_weights,
+    with_gradients,
+    with_sgd,
+)
 
 BATCH, CLASSES = 8, 8
 
@@ -36,7 +44,9 @@ def lenet() -> Built:
     params = random_weights(model.init, jax.random.key(0), images)["params"]
     state = TrainState.create(apply_fn=model.apply, params=params, tx=optax.sgd(0.1, momentum=0.9))
 
-    def step(state: TrainState, images: jax.Array, labels: jax.Array) -> tuple[TrainState, jax.Array]:
+    def step(
+        state: TrainState, images: jax.Array, labels: jax.Array
+    ) -> tuple[TrainState, jax.Array]:
         def loss(params: Any) -> jax.Array:
             logits = state.apply_fn({"params": params}, images)
             return optax.softmax_cross_entropy(logits, jax.nn.one_hot(labels, CLASSES)).mean()
@@ -54,10 +64,14 @@ class Bottleneck(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         y = nn.relu(norm()(nn.Conv(self.filters, (1, 1), use_bias=False)(x)))
-        y = nn.relu(norm()(nn.Conv(self.filters, (3, 3), (self.strides, self.strides), use_bias=False)(y)))
+        y = nn.relu(
+            norm()(nn.Conv(self.filters, (3, 3), (self.strides, self.strides), use_bias=False)(y))
+        )
         y = norm()(nn.Conv(2 * self.filters, (1, 1), use_bias=False)(y))
         if x.shape != y.shape:
-            x = norm()(nn.Conv(2 * self.filters, (1, 1), (self.strides, self.strides), use_bias=False)(x))
+            x = norm()(
+                nn.Conv(2 * self.filters, (1, 1), (self.strides, self.strides), use_bias=False)(x)
+            )
         return nn.relu(x + y)
 
 
@@ -70,7 +84,9 @@ class Resnet(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        x = nn.relu(norm()(nn.Conv(16, (7, 7), (2, 2), padding=[(3, 3), (3, 3)], use_bias=False)(x)))
+        x = nn.relu(
+            norm()(nn.Conv(16, (7, 7), (2, 2), padding=[(3, 3), (3, 3)], use_bias=False)(x))
+        )
         x = nn.max_pool(x, (3, 3), strides=(2, 2), padding="SAME")
         x = Bottleneck(16, 2)(Bottleneck(8)(x))
         return nn.Dense(CLASSES)(jnp.mean(x, axis=(1, 2)))
@@ -81,7 +97,9 @@ def resnet() -> Built:
     model, images, labels = Resnet(), normal((BATCH, 32, 32, 3)), integers(CLASSES, (BATCH,))
     variables = random_weights(model.init, jax.random.key(0), images)
 
-    def loss(params: Any, stats: Any, images: jax.Array, labels: jax.Array) -> tuple[jax.Array, Any]:
+    def loss(
+        params: Any, stats: Any, images: jax.Array, labels: jax.Array
+    ) -> tuple[jax.Array, Any]:
         given = {"params": params, "batch_stats": stats}
         logits, updates = model.apply(given, images, mutable=["batch_stats"])
         return cross_entropy(logits, labels), updates["batch_stats"]
@@ -120,7 +138,11 @@ def vae() -> Built:
         return (likelihood + divergence).mean()
 
     key = jax.random.key(1)
-    return with_gradients(loss), (random_weights(model.init, key, images, key)["params"], key, images)
+    return with_gradients(loss), (
+        random_weights(model.init, key, images, key)["params"],
+        key,
+        images,
+    )
 
 
 # seq2seq and sst2 -----------------------------------------------------------------------------------------------------
@@ -138,7 +160,9 @@ class Seq2Seq(nn.Module):
 
 def seq2seq() -> Built:
     model = Seq2Seq()
-    question, answer = (np.eye(16, dtype=np.float32)[integers(16, (BATCH, 8), seed)] for seed in (0, 1))
+    question, answer = (
+        np.eye(16, dtype=np.float32)[integers(16, (BATCH, 8), seed)] for seed in (0, 1)
+    )
 
     def loss(params: Any, question: jax.Array, answer: jax.Array) -> jax.Array:
         logits = nn.log_softmax(model.apply({"params": params}, question, answer[:, :-1]))
@@ -204,7 +228,9 @@ class DecoderBlock(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array, mask: jax.Array) -> tuple[jax.Array, None]:
         x = x + nn.MultiHeadDotProductAttention(num_heads=8)(nn.LayerNorm()(x), mask=mask)
-        return x + nn.Dense(x.shape[-1])(nn.gelu(nn.Dense(2 * x.shape[-1])(nn.LayerNorm()(x)))), None
+        return x + nn.Dense(x.shape[-1])(
+            nn.gelu(nn.Dense(2 * x.shape[-1])(nn.LayerNorm()(x)))
+        ), None
 
 
 def lm1b() -> Built:
@@ -214,7 +240,10 @@ def lm1b() -> Built:
         logits = model.apply({"params": params}, tokens)
         return cross_entropy(logits[:, :-1], tokens[:, 1:])
 
-    return with_gradients(loss), (random_weights(model.init, jax.random.key(0), tokens)["params"], tokens)
+    return with_gradients(loss), (
+        random_weights(model.init, jax.random.key(0), tokens)["params"],
+        tokens,
+    )
 
 
 # ppo ------------------------------------------------------------------------------------------------------------------
@@ -237,7 +266,9 @@ def ppo() -> Built:
     params = random_weights(model.init, jax.random.key(0), frames[0])["params"]
     tx = optax.chain(optax.clip_by_global_norm(0.5), optax.sgd(0.1))
 
-    def loss(params: Any, frames: Any, actions: Any, old: Any, advantages: Any, returns: Any) -> jax.Array:
+    def loss(
+        params: Any, frames: Any, actions: Any, old: Any, advantages: Any, returns: Any
+    ) -> jax.Array:
         logits, values = model.apply({"params": params}, frames)
         ratio = jnp.exp(jnp.take_along_axis(logits, actions[:, None], axis=1)[:, 0] - old)
         advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
@@ -245,13 +276,21 @@ def ppo() -> Built:
         entropy = -jnp.sum(jnp.exp(logits) * logits, axis=1).mean()
         return jnp.square(returns - values).mean() - policy - 0.01 * entropy
 
-    def step(params: Any, opt: Any, key: Any, frames: Any, actions: Any, rewards: Any, done: Any) -> Any:
+    def step(
+        params: Any, opt: Any, key: Any, frames: Any, actions: Any, rewards: Any, done: Any
+    ) -> Any:
         flat = frames.reshape(-1, *frames.shape[2:])
         logits, values = model.apply({"params": params}, flat)
         old = jnp.take_along_axis(logits, actions.reshape(-1, 1), axis=1)[:, 0]
         values = values.reshape(rewards.shape)
         advantages = gae(rewards, values, done)
-        data = (flat, actions.reshape(-1), old, advantages.reshape(-1), (advantages + values).reshape(-1))
+        data = (
+            flat,
+            actions.reshape(-1),
+            old,
+            advantages.reshape(-1),
+            (advantages + values).reshape(-1),
+        )
         order = jax.random.permutation(key, old.shape[0]).reshape(2, -1)
 
         def update(state: Any, rows: jax.Array) -> Any:
@@ -290,7 +329,9 @@ class Unet(nn.Module):
     def __call__(self, x: jax.Array, time: jax.Array) -> jax.Array:
         frequencies = jnp.exp(-jnp.arange(8) / 8 * jnp.log(10000.0))
         angles = time[:, None] * frequencies
-        emb = nn.Dense(32)(nn.swish(nn.Dense(32)(jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1))))
+        emb = nn.Dense(32)(
+            nn.swish(nn.Dense(32)(jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)))
+        )
         first = Residual(16)(nn.Conv(16, (3, 3))(x), emb)
         low = Residual(32)(nn.Conv(32, (3, 3), strides=(2, 2))(first), emb)
         rows = nn.GroupNorm(8)(low).reshape(low.shape[0], -1, low.shape[-1])
@@ -321,7 +362,9 @@ def diffusion() -> Built:
         kept = jnp.cumprod(1.0 - jnp.linspace(1e-4, 0.02, 100))[time][:, None, None, None]
         noise = jax.random.normal(noise_key, images.shape)
         noisy = jnp.sqrt(kept) * images + jnp.sqrt(1.0 - kept) * noise
-        return jnp.square(model.apply({"params": params}, noisy, time.astype(jnp.float32)) - noise).mean()
+        return jnp.square(
+            model.apply({"params": params}, noisy, time.astype(jnp.float32)) - noise
+        ).mean()
 
     params = random_weights(model.init, key, images, np.zeros(BATCH, np.float32))["params"]
     return with_gradients(loss), (params, key, images)
@@ -339,20 +382,28 @@ class Segmenter(nn.Module):
             x = nn.max_pool(x, (2, 2), strides=(2, 2))
         x = nn.relu(nn.Conv(32, (3, 3), kernel_dilation=2)(x))
         for channels, skip in zip((16, 8), reversed(skips), strict=True):
-            x = jnp.concatenate([nn.ConvTranspose(channels, (2, 2), strides=(2, 2))(x), skip], axis=-1)
+            x = jnp.concatenate(
+                [nn.ConvTranspose(channels, (2, 2), strides=(2, 2))(x), skip], axis=-1
+            )
             x = nn.relu(norm()(nn.Conv(channels, (3, 3))(x)))
         return nn.Conv(CLASSES, (1, 1))(x)
 
 
 def segmentation() -> Built:
     """Cross entropy for every pixel and the soft Dice loss."""
-    model, images, labels = Segmenter(), normal((BATCH, 16, 16, 3)), integers(CLASSES, (BATCH, 16, 16))
+    model, images, labels = (
+        Segmenter(),
+        normal((BATCH, 16, 16, 3)),
+        integers(CLASSES, (BATCH, 16, 16)),
+    )
     variables = random_weights(model.init, jax.random.key(0), images)
 
     def loss(params: Any, images: jax.Array, labels: jax.Array) -> jax.Array:
         logits, _ = model.apply(variables | {"params": params}, images, mutable=["batch_stats"])
         chance, truth = nn.softmax(logits), jax.nn.one_hot(labels, CLASSES)
-        overlap = 2 * jnp.sum(chance * truth, axis=(1, 2)) / (jnp.sum(chance + truth, axis=(1, 2)) + 1.0)
+        overlap = (
+            2 * jnp.sum(chance * truth, axis=(1, 2)) / (jnp.sum(chance + truth, axis=(1, 2)) + 1.0)
+        )
         return cross_entropy(logits, labels) + 1.0 - overlap.mean()
 
     return with_gradients(loss), (variables["params"], images, labels)

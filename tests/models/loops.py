@@ -48,11 +48,15 @@ def nnx_loop(compile_step: Compile) -> Found:
 
     def loss_fn(model: CNN, rngs: nnx.Rngs, batch: Any) -> Any:
         logits = model(batch["image"], rngs)
-        loss = optax.softmax_cross_entropy_with_integer_labels(logits=logits, labels=batch["label"]).mean()
+        loss = optax.softmax_cross_entropy_with_integer_labels(
+            logits=logits, labels=batch["label"]
+        ).mean()
         return loss, logits
 
     @compile_step
-    def train_step(model: CNN, optimizer: Any, metrics: Any, rngs: nnx.Rngs, batch: Any) -> jax.Array:
+    def train_step(
+        model: CNN, optimizer: Any, metrics: Any, rngs: nnx.Rngs, batch: Any
+    ) -> jax.Array:
         """Train for a single step."""
         grad_fn = nnx.value_and_grad(loss_fn, has_aux=True)
         (loss, logits), grads = grad_fn(model, rngs, batch)
@@ -145,7 +149,9 @@ def linen_loop(compile_step: Compile) -> Found:
 
         def loss_fn(params: Any) -> Any:
             logits = state.apply_fn({"params": params}, images)
-            return jnp.mean(optax.softmax_cross_entropy(logits, jax.nn.one_hot(labels, CLASSES))), logits
+            return jnp.mean(
+                optax.softmax_cross_entropy(logits, jax.nn.one_hot(labels, CLASSES))
+            ), logits
 
         (loss, logits), grads = jax.value_and_grad(loss_fn, has_aux=True)(state.params)
         return grads, loss, jnp.mean(jnp.argmax(logits, -1) == labels)
@@ -182,7 +188,11 @@ def keras_loop(compile_step: Compile) -> Found:
     train_acc_metric = keras.metrics.SparseCategoricalAccuracy()
 
     def compute_loss_and_updates(
-        trainable_variables: Any, non_trainable_variables: Any, metric_variables: Any, x: Any, y: Any
+        trainable_variables: Any,
+        non_trainable_variables: Any,
+        metric_variables: Any,
+        x: Any,
+        y: Any,
     ) -> Any:
         y_pred, non_trainable_variables = model.stateless_call(
             trainable_variables, non_trainable_variables, x, training=True
@@ -203,7 +213,12 @@ def keras_loop(compile_step: Compile) -> Found:
         trainable_variables, optimizer_variables = optimizer.stateless_apply(
             optimizer_variables, grads, trainable_variables
         )
-        return loss, (trainable_variables, non_trainable_variables, optimizer_variables, metric_variables)
+        return loss, (
+            trainable_variables,
+            non_trainable_variables,
+            optimizer_variables,
+            metric_variables,
+        )
 
     optimizer.build(model.trainable_variables)
     variables = (
@@ -212,7 +227,11 @@ def keras_loop(compile_step: Compile) -> Found:
         optimizer.variables,
         train_acc_metric.variables,
     )
-    state: Any = jax.tree.map(lambda variable: variable.value, variables) if compile_step is jax.jit else variables
+    state: Any = (
+        jax.tree.map(lambda variable: variable.value, variables)
+        if compile_step is jax.jit
+        else variables
+    )
     losses: list[float] = []
     for batch in batches():
         loss, state = train_step(state, (batch["image"], batch["label"]))

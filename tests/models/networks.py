@@ -10,7 +10,15 @@ import jax.numpy as jnp
 import jraph
 import numpy as np
 
-from tests.models.weights import Built, cross_entropy, integers, normal, random_weights, with_gradients, with_sgd
+from tests.models.weights import (
+    Built,
+    cross_entropy,
+    integers,
+    normal,
+    random_weights,
+    with_gradients,
+    with_sgd,
+)
 
 BATCH, WIDTH, CLASSES = 8, 32, 8
 
@@ -43,7 +51,9 @@ def haiku_rnn() -> Built:
     """The char-level RNN of haiku's examples: a deep LSTM with skips, hk.dynamic_unroll (a scan)."""
 
     def network(tokens: jax.Array) -> jax.Array:
-        core = hk.DeepRNN([hk.Embed(64, WIDTH), hk.LSTM(WIDTH), jax.nn.relu, hk.LSTM(WIDTH), hk.Linear(64)])
+        core = hk.DeepRNN(
+            [hk.Embed(64, WIDTH), hk.LSTM(WIDTH), jax.nn.relu, hk.LSTM(WIDTH), hk.Linear(64)]
+        )
         logits, _ = hk.dynamic_unroll(core, tokens, core.initial_state(tokens.shape[1]))
         return logits
 

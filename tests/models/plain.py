@@ -68,11 +68,15 @@ def selective_state_space() -> Built:
         "conv": normal((4, 2 * WIDTH), 1, 0.5),
         "select": kernel(2 * WIDTH, 2 * states, 2),
         "step": kernel(2 * WIDTH, 2 * WIDTH, 3),
-        "decay": np.log(np.broadcast_to(np.arange(1, states + 1, dtype=np.float32), (2 * WIDTH, states))),
+        "decay": np.log(
+            np.broadcast_to(np.arange(1, states + 1, dtype=np.float32), (2 * WIDTH, states))
+        ),
         "outward": kernel(2 * WIDTH, WIDTH, 4),
     }
 
-    def recur(decay: jax.Array, x: jax.Array, step: jax.Array, b: jax.Array, c: jax.Array) -> jax.Array:
+    def recur(
+        decay: jax.Array, x: jax.Array, step: jax.Array, b: jax.Array, c: jax.Array
+    ) -> jax.Array:
         def at(state: jax.Array, now: Any) -> tuple[jax.Array, jax.Array]:
             x, step, b, c = now
             state = jnp.exp(step[..., None] * decay) * state + (step * x)[..., None] * b[:, None, :]
@@ -86,7 +90,12 @@ def selective_state_space() -> Built:
         inner, gate = jnp.split(rms_norm(x) @ params["inward"], 2, axis=-1)
         taps = params["conv"][:, None, :]
         inner = lax.conv_general_dilated(
-            inner, taps, (1,), [(3, 0)], dimension_numbers=("NWC", "WIO", "NWC"), feature_group_count=2 * WIDTH
+            inner,
+            taps,
+            (1,),
+            [(3, 0)],
+            dimension_numbers=("NWC", "WIO", "NWC"),
+            feature_group_count=2 * WIDTH,
         )
         inner = jax.nn.silu(inner)
         b, c = jnp.split(inner @ params["select"], 2, axis=-1)
@@ -98,13 +107,18 @@ def selective_state_space() -> Built:
 
 def recurrent_lstm() -> Built:
     """Two LSTM layers by lax.scan over time, and the next token."""
-    cells = [{"kernel": kernel(2 * WIDTH, 4 * WIDTH, n), "bias": normal((4 * WIDTH,), n, 0.1)} for n in range(2)]
+    cells = [
+        {"kernel": kernel(2 * WIDTH, 4 * WIDTH, n), "bias": normal((4 * WIDTH,), n, 0.1)}
+        for n in range(2)
+    ]
     params = {"embed": normal((64, WIDTH)), "cells": cells, "head": kernel(WIDTH, 64)}
 
     def run(cell: Any, xs: jax.Array) -> jax.Array:
         def step(carry: Any, x: jax.Array) -> Any:
             h, c = carry
-            i, f, g, o = jnp.split(jnp.concatenate([x, h], axis=-1) @ cell["kernel"] + cell["bias"], 4, axis=-1)
+            i, f, g, o = jnp.split(
+                jnp.concatenate([x, h], axis=-1) @ cell["kernel"] + cell["bias"], 4, axis=-1
+            )
             c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
             h = jax.nn.sigmoid(o) * jnp.tanh(c)
             return (h, c), h
@@ -194,11 +208,16 @@ def dlrm() -> Built:
         return x @ layers[-1]
 
     def loss(params: Any, dense: jax.Array, bags: jax.Array, clicks: jax.Array) -> jax.Array:
-        looked = [jnp.take(t, bags[:, n], axis=0, mode="clip").sum(1) for n, t in enumerate(params["tables"])]
+        looked = [
+            jnp.take(t, bags[:, n], axis=0, mode="clip").sum(1)
+            for n, t in enumerate(params["tables"])
+        ]
         features = jnp.stack([mlp(params["bottom"], dense), *looked], axis=1)
         pairs = jnp.einsum("bid,bjd->bij", features, features)[:, below[0], below[1]]
         logits = mlp(params["top"], jnp.concatenate([pairs, features[:, 0]], axis=-1))[:, 0]
-        return jnp.mean(jnp.maximum(logits, 0) - logits * clicks + jnp.log1p(jnp.exp(-jnp.abs(logits))))
+        return jnp.mean(
+            jnp.maximum(logits, 0) - logits * clicks + jnp.log1p(jnp.exp(-jnp.abs(logits)))
+        )
 
     clicks = integers(2, (64,)).astype(np.float32)
     return with_sgd(loss), (params, normal((64, 8)), integers(64, (64, 3, 4)), clicks)
@@ -213,7 +232,9 @@ def wide_and_deep() -> Built:
     }
 
     def loss(params: Any, ids: jax.Array, clicks: jax.Array) -> jax.Array:
-        crossed = (ids[:, :, None].astype(jnp.uint32) * 31 + ids[:, None, :].astype(jnp.uint32)) % 1024
+        crossed = (
+            ids[:, :, None].astype(jnp.uint32) * 31 + ids[:, None, :].astype(jnp.uint32)
+        ) % 1024
         picked = params["wide"][crossed.reshape(-1).astype(jnp.int32)]
         rows = jnp.repeat(jnp.arange(len(ids)), 16, total_repeat_length=picked.size)
         wide = jax.ops.segment_sum(picked, rows, num_segments=len(ids), indices_are_sorted=True)
@@ -223,7 +244,11 @@ def wide_and_deep() -> Built:
         logits = wide + (x @ params["deep"][-1])[:, 0]
         return jnp.mean(jnp.logaddexp(0.0, logits) - logits * clicks)
 
-    return with_gradients(loss), (params, integers(64, (64, 4)), integers(2, (64,)).astype(np.float32))
+    return with_gradients(loss), (
+        params,
+        integers(64, (64, 4)),
+        integers(2, (64,)).astype(np.float32),
+    )
 
 
 # Graphs ---------------------------------------------------------------------------------------------------------------
@@ -233,25 +258,35 @@ def graph_attention() -> Built:
     """GAT: scores along edges, softmax over each node's edges by segment_max and segment_sum, two rounds."""
     nodes, edges = 32, 128
     params = [
-        {"w": kernel(WIDTH, WIDTH, n), "to": normal((WIDTH,), n), "from": normal((WIDTH,), n + 2)} for n in (0, 1)
+        {"w": kernel(WIDTH, WIDTH, n), "to": normal((WIDTH,), n), "from": normal((WIDTH,), n + 2)}
+        for n in (0, 1)
     ]
 
     def attend(layer: Any, x: jax.Array, senders: jax.Array, receivers: jax.Array) -> jax.Array:
         h = x @ layer["w"]
         score = jax.nn.leaky_relu((h @ layer["from"])[senders] + (h @ layer["to"])[receivers])
         highest = jax.ops.segment_max(score, receivers, nodes)
-        weight = jnp.exp(score - lax.stop_gradient(jnp.where(jnp.isfinite(highest), highest, 0.0))[receivers])
+        weight = jnp.exp(
+            score - lax.stop_gradient(jnp.where(jnp.isfinite(highest), highest, 0.0))[receivers]
+        )
         total = jax.ops.segment_sum(weight, receivers, nodes)
         message = h[senders] * (weight / (total[receivers] + 1e-9))[:, None]
         return jax.nn.elu(jax.ops.segment_sum(message, receivers, nodes))
 
-    def loss(params: Any, x: jax.Array, senders: jax.Array, receivers: jax.Array, labels: jax.Array) -> jax.Array:
+    def loss(
+        params: Any, x: jax.Array, senders: jax.Array, receivers: jax.Array, labels: jax.Array
+    ) -> jax.Array:
         for layer in params:
             x = attend(layer, x, senders, receivers)
         return cross_entropy(x, labels)
 
     ends = integers(nodes, (edges,)), integers(nodes, (edges,), 1)
-    return with_gradients(loss), (params, normal((nodes, WIDTH)), *ends, integers(WIDTH, (nodes,), 2))
+    return with_gradients(loss), (
+        params,
+        normal((nodes, WIDTH)),
+        *ends,
+        integers(WIDTH, (nodes,), 2),
+    )
 
 
 # Loops ----------------------------------------------------------------------------------------------------------------
@@ -275,11 +310,19 @@ def adjoint_ode() -> Built:
 def decoding() -> Built:
     """Greedy decoding with a key-value cache, in a while loop that ends when every row has ended."""
     heads, length = 8, 16
-    params = {"embed": normal((64, WIDTH)), "qkv": kernel(WIDTH, 3 * WIDTH), "out": kernel(WIDTH, WIDTH, 1)}
+    params = {
+        "embed": normal((64, WIDTH)),
+        "qkv": kernel(WIDTH, 3 * WIDTH),
+        "out": kernel(WIDTH, WIDTH, 1),
+    }
 
-    def step(params: Any, cache: jax.Array, token: jax.Array, at: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def step(
+        params: Any, cache: jax.Array, token: jax.Array, at: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
         x = params["embed"][token]
-        q, k, v = ((rms_norm(x) @ params["qkv"]).reshape(-1, 3, heads, WIDTH // heads)).swapaxes(0, 1)
+        q, k, v = ((rms_norm(x) @ params["qkv"]).reshape(-1, 3, heads, WIDTH // heads)).swapaxes(
+            0, 1
+        )
         cache = lax.dynamic_update_index_in_dim(cache, jnp.stack([k, v]), at, axis=2)
         scores = jnp.einsum("bhd,bthd->bht", q, cache[0])
         weights = jax.nn.softmax(jnp.where(jnp.arange(length) <= at, scores, -1e9))
@@ -340,5 +383,9 @@ def gaussian_process() -> Built:
         solved = jax.scipy.linalg.cho_solve((factor, True), y)
         return 0.5 * y @ solved + jnp.log(jnp.diagonal(factor)).sum()
 
-    params = {"scale": np.zeros(8, np.float32), "height": np.float32(0.0), "noise": np.float32(-1.0)}
+    params = {
+        "scale": np.zeros(8, np.float32),
+        "height": np.float32(0.0),
+        "noise": np.float32(-1.0),
+    }
     return with_gradients(loss), (params, normal((32, 8)), normal((32,), 1))

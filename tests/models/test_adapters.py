@@ -93,11 +93,17 @@ def test_the_second_call_moves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     x = jax.device_put(X, step.plans[0].in_shardings()[2])
     moved: list[Any] = []
     put = jax.device_put
-    monkeypatch.setattr(jax, "device_put", lambda *args, **kwargs: moved.append(args) or put(*args, **kwargs))
+    monkeypatch.setattr(
+        jax, "device_put", lambda *args, **kwargs: moved.append(args) or put(*args, **kwargs)
+    )
     step(model, optimizer, x)
     assert not moved
     (plan,) = step.plans
-    placed = dict(zip((t.name for t in plan.bound.traced.graph.inputs), plan.record.stage.inputs, strict=False))
+    placed = dict(
+        zip(
+            (t.name for t in plan.bound.traced.graph.inputs), plan.record.stage.inputs, strict=False
+        )
+    )
     for name, value in (("model.first.kernel", model.first.kernel), ("model.fixed", model.fixed)):
         spec = tuple(axes[0] if axes else None for axes in placed[name].dims)
         assert tuple(value[...].sharding.spec) == spec
@@ -168,7 +174,11 @@ def test_a_call_that_fails_changes_nothing() -> None:
 
 def test_a_module_that_is_compiled_is_an_argument() -> None:
     model = tied()
-    whole, part, bound = on(model), on(model.encode), on(partial(lambda scale, model, x: scale * model(x), 2.0, model))
+    whole, part, bound = (
+        on(model),
+        on(model.encode),
+        on(partial(lambda scale, model, x: scale * model(x), 2.0, model)),
+    )
     close(whole(X), model(X))
     for plan in whole.plans:
         assert not plan.bound.traced.constants
@@ -260,7 +270,11 @@ def network() -> Any:
         def twice(self, x: Any) -> Any:
             return 2 * self(x)
 
-    layers = [eqx.nn.Linear(8, 16, key=jax.random.key(0)), jax.nn.relu, eqx.nn.Dropout(0.5, inference=True)]
+    layers = [
+        eqx.nn.Linear(8, 16, key=jax.random.key(0)),
+        jax.nn.relu,
+        eqx.nn.Dropout(0.5, inference=True),
+    ]
     return Network(layers, 2.0, "net")
 
 
@@ -268,16 +282,27 @@ def test_what_is_no_array_is_static() -> None:
     import equinox as eqx
 
     def mapped(model: Any, x: Any, names: Any, count: int) -> Any:
-        return jax.vmap(model)(x), {"model": model, "count": count, **dict.fromkeys(names, len(model.name))}
+        return jax.vmap(model)(x), {
+            "model": model,
+            "count": count,
+            **dict.fromkeys(names, len(model.name)),
+        }
 
     model, compiled = network(), on(mapped)
     for names, count in ((("a",), 2), (("a",), 2), (("b",), 2), (("b",), True)):
-        found, wanted = compiled(model, X, names, count), eqx.filter_jit(mapped)(model, X, names, count)
+        found, wanted = (
+            compiled(model, X, names, count),
+            eqx.filter_jit(mapped)(model, X, names, count),
+        )
         close(found[0], wanted[0])
         assert found[1]["count"] is count
         assert jax.tree.structure(found[1]) == jax.tree.structure(wanted[1])
     assert len(compiled.plans) == 3
-    assert list(compiled.plans[0].placements) == ["model.layers[0].weight", "model.layers[0].bias", "x"]
+    assert list(compiled.plans[0].placements) == [
+        "model.layers[0].weight",
+        "model.layers[0].bias",
+        "x",
+    ]
     with pytest.raises(SignatureMismatch, match="neither an array nor hashable"):
         compiled(model, X, {1, 2}, 3)
 
@@ -332,7 +357,9 @@ def test_a_bound_module_is_a_function_of_its_variables() -> None:
         assert not plan.bound.traced.constants
         assert "variables['params']['dense']['kernel']" in plan.placements
     close(on(net.apply)(variables, X), bound(X))
-    with pytest.raises(TraceError, match=r"Net is bound with collections that it may change, \['params'\]"):
+    with pytest.raises(
+        TraceError, match=r"Net is bound with collections that it may change, \['params'\]"
+    ):
         on(net.bind(variables, mutable=["params"]))
 
 
@@ -344,7 +371,11 @@ def keras_model() -> Any:
     import keras
 
     keras.utils.set_random_seed(0)
-    layers = [keras.layers.Dense(16, activation="relu"), keras.layers.BatchNormalization(), keras.layers.Dropout(0.1)]
+    layers = [
+        keras.layers.Dense(16, activation="relu"),
+        keras.layers.BatchNormalization(),
+        keras.layers.Dropout(0.1),
+    ]
     return keras, keras.Sequential([keras.Input((8,)), *layers, keras.layers.Dense(8)])
 
 

@@ -19,7 +19,10 @@ def rows(*, two_axes: bool = False) -> list[object]:
         pytest.param(
             entry,
             id=entry.name,
-            marks=[pytest.mark.filterwarnings(f"ignore:no sharding rule for '{kind}'") for kind in entry.without_rule],
+            marks=[
+                pytest.mark.filterwarnings(f"ignore:no sharding rule for '{kind}'")
+                for kind in entry.without_rule
+            ],
         )
         for entry in ENTRIES
         if entry.on_two_axes or not two_axes
@@ -31,7 +34,9 @@ def test_a_step_is_the_one_of_jax_and_is_split(entry: Entry) -> None:
     plan = compare_with_jit(entry, ONE_AXIS)
     found = share_of(plan)
     if entry.unsplit:
-        assert found.share < entry.goal, f"{found.share:.1%} is split: take the reason out of the table"
+        assert found.share < entry.goal, (
+            f"{found.share:.1%} is split: take the reason out of the table"
+        )
     else:
         assert found.share >= entry.goal, f"{found.share:.1%} is split; not split: {found.rest[:5]}"
 

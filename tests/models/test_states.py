@@ -68,7 +68,14 @@ def of_equinox() -> Case:
         loss, gradient = eqx.filter_value_and_grad(evaluate)(net, x)
         return eqx.apply_updates(net, jax.tree.map(lambda g: -0.1 * g, gradient)), loss
 
-    return Case(make, lambda: make(128), step, evaluate, lambda net: eqx.filter(net, eqx.is_array), changes=False)
+    return Case(
+        make,
+        lambda: make(128),
+        step,
+        evaluate,
+        lambda net: eqx.filter(net, eqx.is_array),
+        changes=False,
+    )
 
 
 def of_linen() -> Case:
@@ -87,7 +94,9 @@ def of_linen() -> Case:
         return ((state.apply_fn({"params": state.params}, x) - x) ** 2).mean()
 
     def step(state: Any, x: Any) -> Any:
-        loss, gradient = jax.value_and_grad(lambda p: evaluate(state.replace(params=p), x))(state.params)
+        loss, gradient = jax.value_and_grad(lambda p: evaluate(state.replace(params=p), x))(
+            state.params
+        )
         return state.apply_gradients(grads=gradient), loss
 
     return Case(make, lambda: make(32), step, evaluate, lambda state: state.params, changes=False)
@@ -99,7 +108,11 @@ CASES = [pytest.param(case, id=case.__name__) for case in (of_nnx, of_equinox, o
 def assert_in_place(case: Case, state: Any, plan: autopar.Plan) -> None:
     """Every matrix is split as the plan has it: no device holds one whole."""
     leaves = [leaf for leaf in jax.tree.leaves(case.arrays(state)) if leaf.ndim == 2]
-    planned = [plan.placements[name] for name, shape in plan.argument_inputs if len(shape) == 2 and name != "x"]
+    planned = [
+        plan.placements[name]
+        for name, shape in plan.argument_inputs
+        if len(shape) == 2 and name != "x"
+    ]
     assert len(leaves) == len(planned) == 2
     for leaf, placement in zip(leaves, planned, strict=True):
         assert leaf.sharding.shard_shape(leaf.shape) == placement.local_shape(leaf.shape, plan.mesh)

@@ -81,7 +81,9 @@ def accumulation() -> Built:
 
     def step(params: Tree, x: jax.Array, y: jax.Array) -> Any:
         def add(total: Any, part: Any) -> Any:
-            return jax.tree.map(jnp.add, total, jax.value_and_grad(jax.checkpoint(error))(params, *part)), None
+            return jax.tree.map(
+                jnp.add, total, jax.value_and_grad(jax.checkpoint(error))(params, *part)
+            ), None
 
         zero = (jnp.zeros(()), jax.tree.map(jnp.zeros_like, params))
         parts = x.reshape(4, -1, WIDTH), y.reshape(4, -1, WIDTH)
@@ -122,7 +124,10 @@ fixed_point.defvjp(forwards, backwards)
 
 def equilibrium() -> Built:
     """A deep equilibrium layer: a while loop forwards, another for its implicit derivative."""
-    params = {"inner": normal((WIDTH, WIDTH), 0, 0.05), "outer": normal((WIDTH, WIDTH), 1, WIDTH**-0.5)}
+    params = {
+        "inner": normal((WIDTH, WIDTH), 0, 0.05),
+        "outer": normal((WIDTH, WIDTH), 1, WIDTH**-0.5),
+    }
 
     def layer(params: Tree, x: jax.Array, z: jax.Array) -> jax.Array:
         return jnp.tanh(z @ params["inner"] + x @ params["outer"])
@@ -142,4 +147,9 @@ def speech() -> Built:
         return optax.ctc_loss(logits, jnp.zeros(logits.shape[:2]), labels, paddings).mean()
 
     paddings = (np.arange(4) >= integers(4, (8, 1)) + 1).astype(np.float32)
-    return with_gradients(loss), (params, normal((8, 16, WIDTH)), integers(15, (8, 4)) + 1, paddings)
+    return with_gradients(loss), (
+        params,
+        normal((8, 16, WIDTH)),
+        integers(15, (8, 4)) + 1,
+        paddings,
+    )

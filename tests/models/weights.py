@@ -47,9 +47,13 @@ def random_values(specs: Tree, seed: int = 0) -> Tree:
         if not jnp.issubdtype(spec.dtype, jnp.floating):
             return np.zeros(spec.shape, spec.dtype)
         noise = draw.normal(size=spec.shape)
-        if any(word in name for word in ("scale", "var", "gamma")) or (spec.ndim < 2 and "weight" in name):
+        if any(word in name for word in ("scale", "var", "gamma")) or (
+            spec.ndim < 2 and "weight" in name
+        ):
             return (1.0 + 0.05 * np.abs(noise)).astype(spec.dtype)
-        return (noise * (prod(spec.shape[:-1]) ** -0.5 if spec.ndim > 1 else 0.05)).astype(spec.dtype)
+        return (noise * (prod(spec.shape[:-1]) ** -0.5 if spec.ndim > 1 else 0.05)).astype(
+            spec.dtype
+        )
 
     return jax.tree_util.tree_map_with_path(value, specs)
 

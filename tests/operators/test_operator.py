@@ -112,9 +112,19 @@ def test_a_call_is_one_operator_with_its_arguments_as_parameters() -> None:
 def test_what_jax_makes_of_it() -> None:
     assert kinds(net, X, W) == ["product", "unit"]
     assert kinds(GRADIENT, X, W) == ["product", "unit", "unit.vjp", "product.vjp"]
-    assert kinds(lambda x, w: jax.jvp(net, (x, w), (x, w)), X, W) == ["product", "product.jvp", "unit", "unit.jvp"]
+    assert kinds(lambda x, w: jax.jvp(net, (x, w), (x, w)), X, W) == [
+        "product",
+        "product.jvp",
+        "unit",
+        "unit.jvp",
+    ]
     assert kinds(jax.vmap(net, (0, None)), X[:, None], W) == ["product", "unit"]
-    assert kinds(jax.vmap(jax.grad(net), (0, None)), X[:, None], W) == ["product", "unit", "unit.vjp", "product.vjp"]
+    assert kinds(jax.vmap(jax.grad(net), (0, None)), X[:, None], W) == [
+        "product",
+        "unit",
+        "unit.vjp",
+        "product.vjp",
+    ]
     assert kinds(jax.checkpoint(net), X, W) == ["product", "unit"]
     assert kinds(nested, {"x": [X[:, 0]]}) == ["nested_units"]
 
@@ -128,9 +138,13 @@ def test_what_jax_makes_of_it() -> None:
         lambda x, w: jax.jvp(net, (x[0], w), (x[0], w)),
         lambda x, w: jax.jvp(jax.grad(net), (x[0], w), (x[0], w)),
         lambda x, w: jax.hessian(net)(x[0, :1], w),
-        lambda x, w: jax.grad(lambda v: jax.vmap(net, (None, 0))(x[0], v).sum())(jnp.stack([w, w + 1])),
+        lambda x, w: jax.grad(lambda v: jax.vmap(net, (None, 0))(x[0], v).sum())(
+            jnp.stack([w, w + 1])
+        ),
         lambda x, w: jax.linearize(lambda v: net(v, w), x[0])[1](x[1]),
-        lambda x, w: jax.vjp(jax.vmap(lambda t: jax.jvp(net, (x[0], w), (t, w))[1]), x)[1](jnp.ones(2)),
+        lambda x, w: jax.vjp(jax.vmap(lambda t: jax.jvp(net, (x[0], w), (t, w))[1]), x)[1](
+            jnp.ones(2)
+        ),
         lambda x, w: lax.scan(lambda c, y: (c + net(y, w), unit(y)), 0.0, x),
     ],
 )
@@ -188,7 +202,9 @@ def test_the_rule_of_gradients_of_a_map() -> None:
 
 
 def test_the_rule_of_tangents() -> None:
-    op = derived_op(lambda x, w, dx, dw: jax.jvp(product, (x, w), (dx, dw)), "product.jvp", X, W, X, W)
+    op = derived_op(
+        lambda x, w, dx, dw: jax.jvp(product, (x, w), (dx, dw)), "product.jvp", X, W, X, W
+    )
     assert "[-, x] [x, -] [-, x] [x, -] -> [-, -] sum(x)" in placed(op)
     assert "[-, -] [-, -] [-, -] sum(x) [-, -] sum(x) -> [-, -] sum(x)" in placed(op)
 
@@ -207,7 +223,10 @@ def test_a_planted_bug_is_found() -> None:
     results = tuple(map(np.asarray, operator_p.bind(*values, **op.payload.params)))  # type: ignore[attr-defined]
     assert check_rule(Built(op, values, results), rule_of(op), MESHES[0]) > 1
     wrong = FactorRule.of(
-        op, ins=[["b", "d"], ["d", "n"], ["b", "n"]], outs=[["b", "d"], ["d", "n"]], reduced={"b": "max", "n": "max"}
+        op,
+        ins=[["b", "d"], ["d", "n"], ["b", "n"]],
+        outs=[["b", "d"], ["d", "n"]],
+        reduced={"b": "max", "n": "max"},
     )
     with pytest.raises(AssertionError):
         check_rule(Built(op, values, results), wrong, MESHES[0])
@@ -237,7 +256,9 @@ def test_an_operator_knows_what_its_parts_do_not() -> None:
 
     x = RNG.normal(size=(24 * 4096, 5)).astype(np.float32)
     best, kept, expanded = (
-        autopar.plan(turned, x, cluster="8xh100", carry=None, options=autopar.SearchOptions(operators=which))
+        autopar.plan(
+            turned, x, cluster="8xh100", carry=None, options=autopar.SearchOptions(operators=which)
+        )
         for which in WHICH
     )
     assert best.objective_s == kept.objective_s < expanded.objective_s
@@ -254,7 +275,9 @@ def test_memory_and_fingerprints_see_what_is_inside() -> None:
     assert fingerprint(with_power(2)) == fingerprint(with_power(2)) != fingerprint(with_power(3))
     args = [jax.ShapeDtypeStruct((8, 512, 64), "float32")] * 3
     options = autopar.SearchOptions(operators="kept")
-    plan = autopar.plan(autopar.operators.attention, *args, cluster="8xh100", options=options, mesh={"x": 8})
+    plan = autopar.plan(
+        autopar.operators.attention, *args, cluster="8xh100", options=options, mesh={"x": 8}
+    )
     scores = 512 * 512 * 4
     assert plan.peak_memory_bytes >= 4 * 512 * 64 * 4 + scores
 
@@ -263,9 +286,13 @@ def test_memory_and_fingerprints_see_what_is_inside() -> None:
 
 
 def test_names_belong_to_one_function() -> None:
-    with pytest.raises(RuleError, match=r"the name 'tanh' of the operator .* is that of a primitive"):
+    with pytest.raises(
+        RuleError, match=r"the name 'tanh' of the operator .* is that of a primitive"
+    ):
         autopar.operator("a -> a", name="tanh")(lambda x: x)
-    with pytest.raises(RuleError, match=r"the name 'unit' .* is that of .*unit: give it another by name="):
+    with pytest.raises(
+        RuleError, match=r"the name 'unit' .* is that of .*unit: give it another by name="
+    ):
         autopar.operator("a -> a", name="unit")(lambda x: x)
     for frozen in ("a", ()):  # a cell that is run again
 
@@ -279,7 +306,10 @@ def test_names_belong_to_one_function() -> None:
 def test_what_is_no_operator() -> None:
     with pytest.raises(RuleError, match=r"static names \['axes'\], which 'no_axis' does not take"):
         autopar.operator("a -> a", static="axes", name="no_axis")(lambda x, axis: x)
-    with pytest.raises(TraceError, match="an argument of operator 'unit' is 'text', a str and no array: name it in st"):
+    with pytest.raises(
+        TraceError,
+        match="an argument of operator 'unit' is 'text', a str and no array: name it in st",
+    ):
         graph_of(lambda x: unit("text"), X)
 
     def closes_over(x: Any) -> Any:
@@ -298,8 +328,15 @@ def test_what_is_no_operator() -> None:
 
 
 def test_a_rule_that_does_not_fit_names_the_operator_and_its_line() -> None:
-    with pytest.raises(RuleError, match=r"of 'product' \(test_operator.py:\d+.*\) says that operand 0 has 2 dims"):
-        autopar.plan(lambda x: product(x, x), X[:, 0], cluster=SLOW, options=autopar.SearchOptions(operators="kept"))
+    with pytest.raises(
+        RuleError, match=r"of 'product' \(test_operator.py:\d+.*\) says that operand 0 has 2 dims"
+    ):
+        autopar.plan(
+            lambda x: product(x, x),
+            X[:, 0],
+            cluster=SLOW,
+            options=autopar.SearchOptions(operators="kept"),
+        )
 
 
 def test_a_loop_inside_may_carry_what_is_split() -> None:
@@ -312,7 +349,11 @@ def test_a_loop_inside_may_carry_what_is_split() -> None:
 
         return lax.scan(add, jnp.zeros(x.shape[:1], x.dtype), x.T)[1].T
 
-    settings: Any = {"mode": "data_parallel", "carry": None, "options": autopar.SearchOptions(operators="kept")}
+    settings: Any = {
+        "mode": "data_parallel",
+        "carry": None,
+        "options": autopar.SearchOptions(operators="kept"),
+    }
     compiled = autopar.compile(lambda x: running(x), cluster="cpu8", mesh={"x": 8}, **settings)
     assert [str(p) for p in compiled.plan(X).record.stage.inputs] == ["[x, -]"]
     assert_same(compiled(X), running(X))

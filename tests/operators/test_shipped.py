@@ -40,7 +40,9 @@ def of_numpy(x: Any, axis: Any = -1) -> Any:
 
 
 def plain_layer_norm(x: Any, scale: Any = 1.0, bias: Any = 0.0, axis: Any = -1) -> Any:
-    return (x - x.mean(axis, keepdims=True)) / np.sqrt(x.var(axis, keepdims=True) + 1e-6) * scale + bias
+    return (x - x.mean(axis, keepdims=True)) / np.sqrt(
+        x.var(axis, keepdims=True) + 1e-6
+    ) * scale + bias
 
 
 def plain_attention(q: Any, k: Any, v: Any, mask: Any = None, causal: bool = False) -> Any:
@@ -65,7 +67,9 @@ CALLS = {
         lambda x: x / np.sqrt((x * x).sum((0, 2), keepdims=True)),
     ),
     "softmax": Call(operators.softmax, ((4, 8),), jax.nn.softmax),
-    "softmax of the first": Call(lambda x: operators.softmax(x, axis=0), ((4, 8),), lambda x: jax.nn.softmax(x, 0)),
+    "softmax of the first": Call(
+        lambda x: operators.softmax(x, axis=0), ((4, 8),), lambda x: jax.nn.softmax(x, 0)
+    ),
     "layer norm": Call(operators.layer_norm, ((4, 8), (8,), (8,)), plain_layer_norm),
     "layer norm with a bias": Call(
         lambda x, b: operators.layer_norm(x, bias=b, axis=1),
@@ -86,7 +90,9 @@ CALLS = {
         ((4, 4, 4), (4, 8, 4), (4, 8, 4)),
         lambda *qkv: plain_attention(*qkv, causal=True),
     ),
-    "masked attention": Call(masked, QKV, lambda *qkv: plain_attention(*qkv, mask=np.arange(8) < 5)),
+    "masked attention": Call(
+        masked, QKV, lambda *qkv: plain_attention(*qkv, mask=np.arange(8) < 5)
+    ),
 }
 NAMES = sorted(CALLS)
 MAPPED = {"softmax"}
@@ -105,7 +111,10 @@ def built(function: Function, args: list[Any]) -> list[Built]:
     env = dict(zip([t.id for t in traced.graph.inputs], [*args, *traced.constants], strict=True))
     found: list[Built] = []
     for op in traced.graph.ops:
-        values = [np.asarray(t.literal, t.dtype) if t.literal is not None else np.asarray(env[t.id]) for t in op.ins]
+        values = [
+            np.asarray(t.literal, t.dtype) if t.literal is not None else np.asarray(env[t.id])
+            for t in op.ins
+        ]
         results = run(op, values)
         env.update(zip([t.id for t in op.outs], results, strict=True))
         if op.body is not None:
@@ -134,11 +143,15 @@ def test_it_computes_what_its_formula_says(name: str) -> None:
 def test_zeros_and_large_numbers() -> None:
     assert not operators.l2_normalize(jnp.zeros((2, 4))).any()
     np.testing.assert_allclose(operators.softmax(jnp.full((2, 4), 1e4)), 0.25)
-    assert np.isfinite(operators.attention(*(np.ones((2, 4), np.float32),) * 3, mask=np.zeros((2, 2), bool))).all()
+    assert np.isfinite(
+        operators.attention(*(np.ones((2, 4), np.float32),) * 3, mask=np.zeros((2, 2), bool))
+    ).all()
     assert operators.attention(*(jnp.ones((2, 4), jnp.bfloat16),) * 3).dtype == jnp.bfloat16
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in MAPPED)) for n in NAMES])
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.slow] * (n in MAPPED)) for n in NAMES]
+)
 def test_every_strategy_computes_the_same(name: str) -> None:
     """Of the operator, of its gradients, of its tangents, and of all of them mapped."""
     call, args = CALLS[name], draw(CALLS[name])
@@ -149,7 +162,10 @@ def test_every_strategy_computes_the_same(name: str) -> None:
     if name in MAPPED:
         functions += [
             (lambda *xs: jax.jvp(call.function, xs, xs), args),
-            (lambda *xs: jax.vmap(gradients, (0, *[None] * (len(xs) - 1)))(*xs), [more[0], *args[1:]]),
+            (
+                lambda *xs: jax.vmap(gradients, (0, *[None] * (len(xs) - 1)))(*xs),
+                [more[0], *args[1:]],
+            ),
         ]
     kinds: set[str] = set()
     for function, given in functions:
@@ -161,11 +177,18 @@ def test_every_strategy_computes_the_same(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "axis"),
-    [("l2", "[-, x]"), ("l2 of two axes", "[x, -, -]"), ("softmax", "[-, x]"), ("causal attention", "[-, x, -]")],
+    [
+        ("l2", "[-, x]"),
+        ("l2 of two axes", "[x, -, -]"),
+        ("softmax", "[-, x]"),
+        ("causal attention", "[-, x, -]"),
+    ],
 )
 def test_what_is_whole_is_never_split(name: str, axis: str) -> None:
     (found,) = built(CALLS[name].function, draw(CALLS[name]))
-    placed = {str(s.ins[0]) for s in enumerate_strategies(rule_of(found.op), DeviceMesh.of({"x": 4}))}
+    placed = {
+        str(s.ins[0]) for s in enumerate_strategies(rule_of(found.op), DeviceMesh.of({"x": 4}))
+    }
     assert axis not in placed
     assert placed - {"[-, -]", "[-, -, -]"}
 
@@ -174,7 +197,10 @@ def test_what_is_whole_is_never_split(name: str, axis: str) -> None:
 
 PLANNED = {
     "l2 along the only dim that divides": (operators.l2_normalize, ((3, 64),)),
-    "softmax along the only dim that divides": (lambda x: operators.softmax(x, axis=1), ((5, 1024, 3),)),
+    "softmax along the only dim that divides": (
+        lambda x: operators.softmax(x, axis=1),
+        ((5, 1024, 3),),
+    ),
     "softmax": (operators.softmax, ((64, 1000),)),
     "layer norm": (operators.layer_norm, ((16, 32, 64), (64,), (64,))),
     "rms norm of odd rows": (operators.rms_norm, ((7, 4096), (4096,))),
@@ -184,7 +210,10 @@ PLANNED = {
         ((1, 3, 512, 64),) * 3,
     ),
     "its gradient": (jax.grad(squared(operators.l2_normalize)), ((3, 4096),)),
-    "gradient of attention": (jax.grad(squared(operators.attention), (0, 1, 2)), ((4, 2, 64, 32),) * 3),
+    "gradient of attention": (
+        jax.grad(squared(operators.attention), (0, 1, 2)),
+        ((4, 2, 64, 32),) * 3,
+    ),
 }
 
 
@@ -199,10 +228,15 @@ TWO_AXES = ("l2 along the only dim that divides", "attention")
 
 @pytest.mark.parametrize(
     ("name", "mesh"),
-    [*((name, {"x": 8}) for name in sorted(PLANNED)), *((name, {"x": 2, "y": 4}) for name in TWO_AXES)],
+    [
+        *((name, {"x": 8}) for name in sorted(PLANNED)),
+        *((name, {"x": 2, "y": 4}) for name in TWO_AXES),
+    ],
 )
 def test_a_plan_is_at_least_as_good_as_that_of_the_expansion(name: str, mesh: Any) -> None:
-    best, expanded, kept = (planned(*PLANNED[name], which, mesh) for which in ("best", "expanded", "kept"))
+    best, expanded, kept = (
+        planned(*PLANNED[name], which, mesh) for which in ("best", "expanded", "kept")
+    )
     assert best.objective_s <= expanded.objective_s * (1 + 1e-9)
     assert best.objective_s <= kept.objective_s * (1 + 1e-9)
     assert best.lower_bound_s <= min(expanded.lower_bound_s, kept.lower_bound_s) * (1 + 1e-9)
@@ -211,6 +245,12 @@ def test_a_plan_is_at_least_as_good_as_that_of_the_expansion(name: str, mesh: An
 def test_kept_and_expanded_cost_the_same_where_both_are_split_the_same_way() -> None:
     """The price of an operator is that of what is in it."""
     for function, shapes in (PLANNED["softmax"], PLANNED["layer norm"], PLANNED["attention"]):
-        kept, expanded = (planned(function, shapes, which, {"x": 8}) for which in ("kept", "expanded"))
+        kept, expanded = (
+            planned(function, shapes, which, {"x": 8}) for which in ("kept", "expanded")
+        )
         assert kept.objective_s == pytest.approx(expanded.objective_s, rel=1e-6)
-        assert [row.kind for row in kept.summary.operators][-1] in ("softmax", "layer_norm", "attention")
+        assert [row.kind for row in kept.summary.operators][-1] in (
+            "softmax",
+            "layer_norm",
+            "attention",
+        )

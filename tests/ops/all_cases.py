@@ -4,5 +4,10 @@ from __future__ import annotations
 
 from tests.ops import cases, cases_indexing, cases_linear_algebra, cases_made
 
-CASES = [*cases.CASES, *cases_linear_algebra.LINEAR_ALGEBRA, *cases_indexing.FORMS, *cases_made.MADE]
+CASES = [
+    *cases.CASES,
+    *cases_linear_algebra.LINEAR_ALGEBRA,
+    *cases_indexing.FORMS,
+    *cases_made.MADE,
+]
 ABSENT = cases.ABSENT | cases_made.ABSENT

@@ -84,7 +84,9 @@ def _build_traced(case: Case) -> Built:
     env = dict(zip([t.id for t in traced.graph.inputs], [*args, *traced.constants], strict=True))
     for op in traced.graph.ops:
         assert isinstance(op.payload, Payload)
-        values = [np.asarray(t.literal, t.dtype) if t.literal is not None else env[t.id] for t in op.ins]
+        values = [
+            np.asarray(t.literal, t.dtype) if t.literal is not None else env[t.id] for t in op.ins
+        ]
         results = bind(op.payload.primitive, op.payload.params, values)
         if op.kind == case.kind:
             return Built(op, tuple(values), tuple(raw(result) for result in results))
@@ -96,7 +98,10 @@ def run_until(kind: str, jaxpr: Any, consts: Any, args: Any) -> Iterator[tuple[A
     """Runs a jaxpr, calls included, and yields its equations of one primitive with their operands."""
     env = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *args], strict=True))
     for eqn in jaxpr.eqns:
-        values = [np.asarray(v.val, v.aval.dtype) if isinstance(v, Literal) else env[v] for v in eqn.invars]
+        values = [
+            np.asarray(v.val, v.aval.dtype) if isinstance(v, Literal) else env[v]
+            for v in eqn.invars
+        ]
         if eqn.primitive.name == kind:
             yield eqn, values
         if eqn.primitive.name in CALLS:
@@ -124,9 +129,14 @@ def _op(eqn: Any) -> OpNode:
     def tensor(var: Any) -> TensorInfo:
         aval = var.aval
         if isinstance(var, Literal):
-            return TensorInfo(-1, (), str(aval.dtype), aval.dtype.itemsize, literal=np.asarray(var.val).item())
+            return TensorInfo(
+                -1, (), str(aval.dtype), aval.dtype.itemsize, literal=np.asarray(var.val).item()
+            )
         return TensorInfo(
-            numbers.setdefault(var, len(numbers)), aval.shape, str(aval.dtype), getattr(aval.dtype, "itemsize", 8)
+            numbers.setdefault(var, len(numbers)),
+            aval.shape,
+            str(aval.dtype),
+            getattr(aval.dtype, "itemsize", 8),
         )
 
     return OpNode(

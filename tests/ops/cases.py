@@ -37,15 +37,25 @@ def bound(name: str) -> Callable[..., Any]:
 
 # --- elementwise ---------------------------------------------------------------------------------------------------
 _UNARY = {
-    **dict.fromkeys(["abs", "asinh", "atan", "bessel_i0e", "bessel_i1e", "cbrt", "ceil", "cos", "cosh"], (-2, 2)),
-    **dict.fromkeys(["erf", "erfc", "exp", "exp2", "expm1", "floor", "is_finite", "logistic", "neg"], (-2, 2)),
-    **dict.fromkeys(["round", "sign", "sin", "sinh", "square", "stop_gradient", "tan", "tanh"], (-1.4, 1.4)),
+    **dict.fromkeys(
+        ["abs", "asinh", "atan", "bessel_i0e", "bessel_i1e", "cbrt", "ceil", "cos", "cosh"], (-2, 2)
+    ),
+    **dict.fromkeys(
+        ["erf", "erfc", "exp", "exp2", "expm1", "floor", "is_finite", "logistic", "neg"], (-2, 2)
+    ),
+    **dict.fromkeys(
+        ["round", "sign", "sin", "sinh", "square", "stop_gradient", "tan", "tanh"], (-1.4, 1.4)
+    ),
     **dict.fromkeys(["acos", "asin", "atanh", "erf_inv"], (-0.9, 0.9)),
     **dict.fromkeys(["acosh", "digamma", "lgamma", "log", "log1p", "rsqrt", "sqrt"], (1.1, 3)),
 }
 _BINARY = {
-    **dict.fromkeys(["add", "atan2", "div", "eq", "ge", "gt", "le", "lt", "max", "min", "mul", "ne"], (0.5, 2)),
-    **dict.fromkeys(["igamma", "igamma_grad_a", "igammac", "nextafter", "pow", "rem", "sub"], (0.5, 2)),
+    **dict.fromkeys(
+        ["add", "atan2", "div", "eq", "ge", "gt", "le", "lt", "max", "min", "mul", "ne"], (0.5, 2)
+    ),
+    **dict.fromkeys(
+        ["igamma", "igamma_grad_a", "igammac", "nextafter", "pow", "rem", "sub"], (0.5, 2)
+    ),
     "zeta": (1.5, 3),
 }
 _INTEGER = ["and", "or", "shift_left", "shift_right_arithmetic", "shift_right_logical", "xor"]
@@ -61,10 +71,22 @@ ELEMENTWISE = [
         for kind, params in _NEWER.items()
         if kind not in ABSENT
     ),
-    *(case(kind, getattr(lax, kind), floats((4,), low=low, high=high)) for kind, (low, high) in _UNARY.items()),
-    *(case(kind, getattr(lax, kind), *[floats((4,), low=low, high=high)] * 2) for kind, (low, high) in _BINARY.items()),
-    *(case(kind, getattr(lax, _LAX_NAME.get(kind, kind)), ints((4,), 9), ints((4,), 5)) for kind in _INTEGER),
-    *(case(kind, getattr(lax, _LAX_NAME[kind]), bools((4,)), bools((4,)), name="bool") for kind in ("and", "or")),
+    *(
+        case(kind, getattr(lax, kind), floats((4,), low=low, high=high))
+        for kind, (low, high) in _UNARY.items()
+    ),
+    *(
+        case(kind, getattr(lax, kind), *[floats((4,), low=low, high=high)] * 2)
+        for kind, (low, high) in _BINARY.items()
+    ),
+    *(
+        case(kind, getattr(lax, _LAX_NAME.get(kind, kind)), ints((4,), 9), ints((4,), 5))
+        for kind in _INTEGER
+    ),
+    *(
+        case(kind, getattr(lax, _LAX_NAME[kind]), bools((4,)), bools((4,)), name="bool")
+        for kind in ("and", "or")
+    ),
     *(case(kind, bound(kind), floats((4,)), floats((4,))) for kind in ("eq_to", "le_to", "lt_to")),
     case("add_any", jax.grad(lambda x: (lax.sin(x) * x).sum()), floats((4,))),
     case("not", lax.bitwise_not, bools((4,))),
@@ -93,14 +115,31 @@ ELEMENTWISE = [
     case("max", lambda x: lax.max(x, 0.0), floats((4, 8)), name="literal"),
     case("div", lax.div, ints((4,), 99), ints((4,), 9, 1), name="integers"),
     case("select_n", lax.select_n, bools((4, 8)), floats((4, 8)), floats((4, 8))),
-    case("select_n", lax.select_n, bools(()), floats((4, 8)), floats((4, 8)), name="scalar predicate"),
+    case(
+        "select_n", lax.select_n, bools(()), floats((4, 8)), floats((4, 8)), name="scalar predicate"
+    ),
     case("select_n", lax.select_n, ints((4,), 3), *[floats((4,))] * 3, name="three cases"),
     case("convert_element_type", lambda x: x.astype(jnp.bfloat16), floats((4,)), name="narrower"),
-    case("convert_element_type", lambda x: x.astype(jnp.float32), floats((4,), "bfloat16"), name="wider"),
+    case(
+        "convert_element_type",
+        lambda x: x.astype(jnp.float32),
+        floats((4,), "bfloat16"),
+        name="wider",
+    ),
     case("convert_element_type", lambda x: x.astype(jnp.float32), bools((4,)), name="bool"),
-    case("convert_element_type", lambda x: x.astype(jnp.int32), floats((4,), low=-9, high=9), name="to integer"),
+    case(
+        "convert_element_type",
+        lambda x: x.astype(jnp.int32),
+        floats((4,), low=-9, high=9),
+        name="to integer",
+    ),
     case("bitcast_convert_type", lambda x: lax.bitcast_convert_type(x, jnp.int32), floats((4,))),
-    case("bitcast_convert_type", lambda x: lax.bitcast_convert_type(x, jnp.uint8), floats((4,)), name="narrower"),
+    case(
+        "bitcast_convert_type",
+        lambda x: lax.bitcast_convert_type(x, jnp.uint8),
+        floats((4,)),
+        name="narrower",
+    ),
     case(
         "bitcast_convert_type",
         lambda x: lax.bitcast_convert_type(x, jnp.uint32),
@@ -109,7 +148,11 @@ ELEMENTWISE = [
     ),
     case("optimization_barrier", lax.optimization_barrier, floats((4, 8))),
     case(
-        "optimization_barrier", lambda *xs: lax.optimization_barrier(xs), floats((4, 8)), floats((4, 2)), name="of two"
+        "optimization_barrier",
+        lambda *xs: lax.optimization_barrier(xs),
+        floats((4, 8)),
+        floats((4, 2)),
+        name="of two",
     ),
     case("device_put", jax.device_put, floats((4, 8))),
 ]
@@ -122,16 +165,36 @@ def dot(contract: Any, batch: Any = ((), ()), **options: Any) -> Callable[..., A
     return lambda x, y: lax.dot_general(x, y, (contract, batch), **options)
 
 
-def conv(padding: Any = "SAME", strides: Any = (1, 1), numbers: Any = _NHWC, **options: Any) -> Callable[..., Any]:
-    return lambda x, w: lax.conv_general_dilated(x, w, strides, padding, dimension_numbers=numbers, **options)
+def conv(
+    padding: Any = "SAME", strides: Any = (1, 1), numbers: Any = _NHWC, **options: Any
+) -> Callable[..., Any]:
+    return lambda x, w: lax.conv_general_dilated(
+        x, w, strides, padding, dimension_numbers=numbers, **options
+    )
 
 
 PRODUCTS = [
     case("dot_general", dot(((1,), (0,))), floats((4, 4)), floats((4, 4)), name="square"),
-    case("dot_general", dot(((2,), (1,)), ((0,), (0,))), floats((2, 4, 8)), floats((2, 8, 4)), name="batch"),
-    case("dot_general", dot(((0, 2), (2, 0))), floats((2, 4, 8)), floats((8, 4, 2)), name="two contracted"),
     case(
-        "dot_general", dot(((1,), (1,)), ((2, 0), (0, 2))), floats((4, 2, 8)), floats((8, 2, 4)), name="crossed batch"
+        "dot_general",
+        dot(((2,), (1,)), ((0,), (0,))),
+        floats((2, 4, 8)),
+        floats((2, 8, 4)),
+        name="batch",
+    ),
+    case(
+        "dot_general",
+        dot(((0, 2), (2, 0))),
+        floats((2, 4, 8)),
+        floats((8, 4, 2)),
+        name="two contracted",
+    ),
+    case(
+        "dot_general",
+        dot(((1,), (1,)), ((2, 0), (0, 2))),
+        floats((4, 2, 8)),
+        floats((8, 2, 4)),
+        name="crossed batch",
     ),
     case("dot_general", dot(((0,), (0,))), floats((4,)), floats((4,)), name="vectors"),
     case(
@@ -141,8 +204,20 @@ PRODUCTS = [
         name="accumulated in a wider type",
     ),
     case("conv_general_dilated", conv(), floats((4, 4, 4, 4)), floats((3, 3, 4, 4))),
-    case("conv_general_dilated", conv("VALID", (2, 2)), floats((2, 6, 6, 4)), floats((3, 3, 4, 8)), name="strided"),
-    case("conv_general_dilated", conv(), floats((2, 4, 4, 4)), floats((1, 1, 4, 8)), name="window of one element"),
+    case(
+        "conv_general_dilated",
+        conv("VALID", (2, 2)),
+        floats((2, 6, 6, 4)),
+        floats((3, 3, 4, 8)),
+        name="strided",
+    ),
+    case(
+        "conv_general_dilated",
+        conv(),
+        floats((2, 4, 4, 4)),
+        floats((1, 1, 4, 8)),
+        name="window of one element",
+    ),
     case(
         "conv_general_dilated",
         conv("VALID", (2, 2)),
@@ -158,7 +233,11 @@ PRODUCTS = [
         name="window is the whole dim",
     ),
     case(
-        "conv_general_dilated", conv(feature_group_count=4), floats((2, 4, 4, 8)), floats((3, 3, 2, 8)), name="groups"
+        "conv_general_dilated",
+        conv(feature_group_count=4),
+        floats((2, 4, 4, 8)),
+        floats((3, 3, 2, 8)),
+        name="groups",
     ),
     case(
         "conv_general_dilated",
@@ -235,7 +314,13 @@ REDUCTIONS = [
     case("sort", lambda x: jnp.sort(x), floats((80,)), name="alone"),
     case("sort", lambda x: lax.sort(x), ints((2, 36), 5, dtype="int8"), name="few values"),
     case("sort", lambda x: jnp.argsort(x, 0), ints((48, 2), 9), name="of places"),
-    case("sort", lambda *xs: lax.sort(xs, num_keys=2), bools((38,)), *[ints((38,), 4)] * 2, name="two keys"),
+    case(
+        "sort",
+        lambda *xs: lax.sort(xs, num_keys=2),
+        bools((38,)),
+        *[ints((38,), 4)] * 2,
+        name="two keys",
+    ),
     case(
         "sort",
         lambda k, x: lax.sort((k, x), dimension=1, num_keys=1),
@@ -255,13 +340,30 @@ def _edge(x: Any) -> Any:
 
 SHAPES = [
     case("broadcast_in_dim", lambda x: lax.broadcast_in_dim(x, (4, 8, 4), (1, 2)), floats((8, 4))),
-    case("broadcast_in_dim", lambda x: lax.broadcast_in_dim(x, (4, 8), (0, 1)), floats((4, 1)), name="stretched"),
-    case("broadcast_in_dim", lambda x: lax.broadcast_in_dim(x, (4, 8), ()), floats(()), name="scalar"),
+    case(
+        "broadcast_in_dim",
+        lambda x: lax.broadcast_in_dim(x, (4, 8), (0, 1)),
+        floats((4, 1)),
+        name="stretched",
+    ),
+    case(
+        "broadcast_in_dim", lambda x: lax.broadcast_in_dim(x, (4, 8), ()), floats(()), name="scalar"
+    ),
     case("broadcast_in_dim", lambda: jnp.zeros((4, 8)), name="literal zero"),
     case("broadcast_in_dim", lambda: jnp.ones((4, 8)), name="literal one"),
-    case("reshape", lambda x: lax.reshape(x, (4, 8), (1, 2, 0)), floats((4, 4, 2)), name="in another order"),
+    case(
+        "reshape",
+        lambda x: lax.reshape(x, (4, 8), (1, 2, 0)),
+        floats((4, 4, 2)),
+        name="in another order",
+    ),
     *(
-        case("reshape", lambda x, after=after: lax.reshape(x, after), floats(before), name=f"{before} {after}")
+        case(
+            "reshape",
+            lambda x, after=after: lax.reshape(x, after),
+            floats(before),
+            name=f"{before} {after}",
+        )
         for before, after in [
             ((4, 8), (32,)),
             ((32,), (4, 8)),
@@ -282,7 +384,9 @@ SHAPES = [
     case("slice", lambda x: lax.slice(x, (0, 2), (4, 6)), floats((4, 8))),
     case("slice", lambda x: lax.slice(x, (0, 0), (4, 8), (1, 2)), floats((4, 8)), name="strided"),
     case("slice", lambda x: lax.slice(x, (0, 9), (4, 11)), floats((4, 32)), name="few"),
-    case("slice", lambda x: lax.slice(x, (6, 3), (7, 10), (1, 3)), bools((8, 64)), name="few strided"),
+    case(
+        "slice", lambda x: lax.slice(x, (6, 3), (7, 10), (1, 3)), bools((8, 64)), name="few strided"
+    ),
     case("slice", lambda x: lax.slice(x, (1, 0), (4, 7)), ints((4, 8), 9), name="shorter"),
     case("pad", lambda x, v: lax.pad(x, v, ((0, 0, 0), (2, 2, 0))), floats((4, 4)), floats(())),
     case("pad", lambda x: lax.pad(x, 0.0, ((0, 0, 0), (1, 0, 1))), floats((4, 4)), name="zero"),
@@ -290,9 +394,20 @@ SHAPES = [
     case("pad", lambda x: lax.pad(x, 2.0, ((3, 4, 0), (5, -5, 0))), floats((1, 8)), name="row"),
     case("pad", lambda x: lax.pad(x, 0.0, ((0, 0, 0), (-7, 7, 0))), floats((4, 8)), name="far"),
     case("concatenate", lambda x, y: lax.concatenate((x, y), 1), floats((4, 4)), floats((4, 8))),
-    case("concatenate", lambda *xs: lax.concatenate(xs, 1), *(floats((4, n)) for n in (2, 12, 2)), name="short ends"),
+    case(
+        "concatenate",
+        lambda *xs: lax.concatenate(xs, 1),
+        *(floats((4, n)) for n in (2, 12, 2)),
+        name="short ends",
+    ),
     case("splice", _edge, floats((4, 8)), name="edge"),
-    case("splice", lambda x, y: lax.concatenate((x[:, 1:], y), 1), floats((4, 8)), floats((4, 1)), name="moved on"),
+    case(
+        "splice",
+        lambda x, y: lax.concatenate((x[:, 1:], y), 1),
+        floats((4, 8)),
+        floats((4, 1)),
+        name="moved on",
+    ),
     case(
         "splice",
         lambda x, y, z: lax.concatenate((x[:, 1:7], y[:, 3:], z), 1),
@@ -305,7 +420,13 @@ SHAPES = [
         for by in (1, -1, 2, 3, 4, -3)
     ),
     *(
-        case("dynamic_roll", lambda x, i: jnp.roll(x, i, 1), floats((4, 8)), ints((), *span), name=f"{span}")
+        case(
+            "dynamic_roll",
+            lambda x, i: jnp.roll(x, i, 1),
+            floats((4, 8)),
+            ints((), *span),
+            name=f"{span}",
+        )
         for span in ((1, 0), (2, 1), (6, 5), (-7, -8), (12, 11))
     ),
     case(
@@ -340,7 +461,9 @@ def along(mode: str | None = None) -> Callable[..., Any]:
 
 
 def windows_at(x: Any, i: Any, mode: str) -> Any:
-    numbers = lax.GatherDimensionNumbers(offset_dims=(1, 2), collapsed_slice_dims=(), start_index_map=(0,))
+    numbers = lax.GatherDimensionNumbers(
+        offset_dims=(1, 2), collapsed_slice_dims=(), start_index_map=(0,)
+    )
     return lax.gather(x, i, numbers, (3, 4), mode=mode)
 
 
@@ -351,7 +474,12 @@ def _scatter_sub(x: Any, i: Any, u: Any) -> Any:
 
 _WILD = {"high": 12, "low": -4}
 INDEXING = [
-    case("dynamic_slice", lambda x, i: lax.dynamic_slice(x, (i, i), (2, 8)), floats((4, 8)), ints((), 3)),
+    case(
+        "dynamic_slice",
+        lambda x, i: lax.dynamic_slice(x, (i, i), (2, 8)),
+        floats((4, 8)),
+        ints((), 3),
+    ),
     case(
         "dynamic_update_slice",
         lambda x, u, i: lax.dynamic_update_slice(x, u, (i, i)),
@@ -362,14 +490,41 @@ INDEXING = [
         case("gather", embed(mode), floats((8, 4)), ints((4, 2), **_WILD), name=f"rows {mode}")
         for mode in ("clip", "fill", "promise_in_bounds")
     ),
-    case("gather", embed("fill", fill_value=7.0), floats((8, 4)), ints((4,), **_WILD), name="rows filled"),
-    case("gather", embed("fill", fill_value=0.0), floats((8, 4)), ints((4,), **_WILD), name="rows filled with zeros"),
+    case(
+        "gather",
+        embed("fill", fill_value=7.0),
+        floats((8, 4)),
+        ints((4,), **_WILD),
+        name="rows filled",
+    ),
+    case(
+        "gather",
+        embed("fill", fill_value=0.0),
+        floats((8, 4)),
+        ints((4,), **_WILD),
+        name="rows filled with zeros",
+    ),
     case("gather", embed("fill"), ints((8, 4), 99), ints((4,), **_WILD), name="integers filled"),
-    case("gather", embed("fill"), ints((8, 4), 99, dtype="uint32"), ints((4,), **_WILD), name="unsigned filled"),
+    case(
+        "gather",
+        embed("fill"),
+        ints((8, 4), 99, dtype="uint32"),
+        ints((4,), **_WILD),
+        name="unsigned filled",
+    ),
     case("gather", embed("fill"), bools((8, 4)), ints((4,), **_WILD), name="booleans filled"),
-    case("gather", embed("clip"), floats((8, 4)), ints((4,), 12, dtype="uint8"), name="short indices"),
+    case(
+        "gather", embed("clip"), floats((8, 4)), ints((4,), 12, dtype="uint8"), name="short indices"
+    ),
     case("gather", lambda x, i: x[:, i], floats((4, 8)), ints((4,), 8), name="columns"),
-    case("gather", lambda x, i, j: x[i, :, j], floats((4, 2, 8)), ints((4,), 4), ints((4,), 8), name="two components"),
+    case(
+        "gather",
+        lambda x, i, j: x[i, :, j],
+        floats((4, 2, 8)),
+        ints((4,), 4),
+        ints((4,), 8),
+        name="two components",
+    ),
     case(
         "gather",
         lambda x, i, j: x.at[i, j].get(mode="fill", wrap_negative_indices=False),
@@ -377,7 +532,13 @@ INDEXING = [
         name="two components filled",
     ),
     case("gather", along("clip"), floats((4, 8)), ints((4, 2), 8), name="along axis"),
-    case("gather", along("fill"), floats((2, 4, 8)), ints((2, 4, 4), **_WILD), name="along axis filled"),
+    case(
+        "gather",
+        along("fill"),
+        floats((2, 4, 8)),
+        ints((2, 4, 4), **_WILD),
+        name="along axis filled",
+    ),
     *(
         case(
             "gather",
@@ -407,7 +568,13 @@ INDEXING = [
         floats((4, 4)),
         name="short indices",
     ),
-    case("scatter-add", jax.grad(lambda x, i: along()(x, i).sum()), floats((4, 8)), ints((4, 2), 8), name="along axis"),
+    case(
+        "scatter-add",
+        jax.grad(lambda x, i: along()(x, i).sum()),
+        floats((4, 8)),
+        ints((4, 2), 8),
+        name="along axis",
+    ),
     case(
         "scatter-add",
         lambda x, i, j, u: x.at[i, j].add(u, mode="clip", wrap_negative_indices=False),
@@ -424,10 +591,22 @@ INDEXING = [
 
 # --- random numbers ------------------------------------------------------------------------------------------------
 RANDOM = [
-    case("iota_2x32_shape", lambda k: threefry_prng_impl.random_bits(k, 32, (4, 8)), ints((2,), 9, dtype="uint32")),
-    case("threefry2x32", lambda k: threefry_prng_impl.random_bits(k, 32, (4, 8)), ints((2,), 9, dtype="uint32")),
+    case(
+        "iota_2x32_shape",
+        lambda k: threefry_prng_impl.random_bits(k, 32, (4, 8)),
+        ints((2,), 9, dtype="uint32"),
+    ),
+    case(
+        "threefry2x32",
+        lambda k: threefry_prng_impl.random_bits(k, 32, (4, 8)),
+        ints((2,), 9, dtype="uint32"),
+    ),
     case("random_wrap", jax.random.wrap_key_data, ints((4, 2), 9, dtype="uint32")),
-    case("random_unwrap", lambda x: jax.random.key_data(jax.random.wrap_key_data(x)), ints((4, 2), 9, dtype="uint32")),
+    case(
+        "random_unwrap",
+        lambda x: jax.random.key_data(jax.random.wrap_key_data(x)),
+        ints((4, 2), 9, dtype="uint32"),
+    ),
     *(
         case(
             "rng_bit_generator",
@@ -455,8 +634,12 @@ RANDOM = [
 # --- windows -------------------------------------------------------------------------------------------------------
 
 
-def pool(operator: Any, initial: float, padding: str = "VALID", stride: int = 2) -> Callable[..., Any]:
-    return lambda x: lax.reduce_window(x, np.float32(initial), operator, (1, 2, 2, 1), (1, stride, stride, 1), padding)
+def pool(
+    operator: Any, initial: float, padding: str = "VALID", stride: int = 2
+) -> Callable[..., Any]:
+    return lambda x: lax.reduce_window(
+        x, np.float32(initial), operator, (1, 2, 2, 1), (1, stride, stride, 1), padding
+    )
 
 
 _max_pool = pool(lax.max, -np.inf)

@@ -40,14 +40,28 @@ DECOMPOSITIONS = [
     case("eig", linalg.eig, _MATRICES),
     case("eig", partial(linalg.eig, compute_right_eigenvectors=False), _MATRICES, name="values"),
     case("eigh", linalg.eigh, _MATRICES),
-    case("eigh", partial(linalg.eigh, symmetrize_input=False), floats((2, 4, 2, 2), "complex64"), name="complex"),
-    case("geqp3", partial(jax.scipy.linalg.qr_multiply, pivoting=True), floats((4, 3)), floats((4, 4))),
+    case(
+        "eigh",
+        partial(linalg.eigh, symmetrize_input=False),
+        floats((2, 4, 2, 2), "complex64"),
+        name="complex",
+    ),
+    case(
+        "geqp3",
+        partial(jax.scipy.linalg.qr_multiply, pivoting=True),
+        floats((4, 3)),
+        floats((4, 4)),
+    ),
     case("geqrf", partial(jnp.linalg.qr, mode="raw"), _TALL),
     case("hessenberg", linalg.hessenberg, _MATRICES),
     case("householder_product", lambda x: linalg.householder_product(x, x[..., 0, :] + 1), _TALL),
     case("lu", linalg.lu, _MATRICES),
     case("lu", linalg.lu, _TALL, name="tall"),
-    case("lu_pivots_to_permutation", lambda p: linalg.lu_pivots_to_permutation(p, 4), ints((4, 2), 4, 2)),
+    case(
+        "lu_pivots_to_permutation",
+        lambda p: linalg.lu_pivots_to_permutation(p, 4),
+        ints((4, 2), 4, 2),
+    ),
     case("ormqr", lambda x, y: linalg.ormqr(x, x[..., 0, :] + 1, y), _TALL, floats((2, 2, 4, 8))),
     case("qr", linalg.qr, _TALL),
     case("qr", partial(linalg.qr, full_matrices=False, pivoting=True), _TALL, name="pivoting"),
@@ -55,8 +69,19 @@ DECOMPOSITIONS = [
     case("schur", partial(linalg.schur, compute_schur_vectors=False), _MATRICES, name="values"),
     case("svd", linalg.svd, _TALL),
     case("svd", partial(linalg.svd, compute_uv=False), floats((8, 3, 2)), name="values"),
-    case("symmetric_product", partial(linalg.symmetric_product, alpha=2.0), _TALL, floats((2, 2, 4, 4))),
-    case("symmetric_product", partial(linalg.symmetric_product, beta=0.5), floats((3, 4)), floats((3, 3)), name="one"),
+    case(
+        "symmetric_product",
+        partial(linalg.symmetric_product, alpha=2.0),
+        _TALL,
+        floats((2, 2, 4, 4)),
+    ),
+    case(
+        "symmetric_product",
+        partial(linalg.symmetric_product, beta=0.5),
+        floats((3, 4)),
+        floats((3, 3)),
+        name="one",
+    ),
     case(
         "triangular_solve",
         lower(partial(linalg.triangular_solve, lower=True, left_side=True)),
@@ -71,7 +96,15 @@ DECOMPOSITIONS = [
     ),
     case(
         "triangular_solve",
-        lower(partial(linalg.triangular_solve, lower=True, left_side=True, transpose_a=True, unit_diagonal=True)),
+        lower(
+            partial(
+                linalg.triangular_solve,
+                lower=True,
+                left_side=True,
+                transpose_a=True,
+                unit_diagonal=True,
+            )
+        ),
         *(floats((4, 2, 2), "complex64"), floats((4, 2, 8), "complex64")),
         name="transposed complex",
     ),
@@ -91,10 +124,20 @@ TRANSFORMS = [
     case("fft", jnp.fft.rfftn, floats((4, 8, 6)), name="real, three dims"),
     case("fft", jnp.fft.rfftn, floats((8, 4, 5)), name="real, three dims, uneven one"),
     case("fft", jnp.fft.irfftn, floats((4, 8, 4), "complex64"), name="to real, three dims"),
-    case("fft", partial(jnp.fft.irfft2, s=(4, 7)), floats((2, 4, 4), "complex64"), name="to real, two dims"),
+    case(
+        "fft",
+        partial(jnp.fft.irfft2, s=(4, 7)),
+        floats((2, 4, 4), "complex64"),
+        name="to real, two dims",
+    ),
     case("fft", partial(jnp.fft.fft, axis=0), floats((8, 4), "complex64"), name="first axis"),
     case("approx_top_k", lambda x: lax.approx_max_k(x, 2), floats((4, 16))),
-    case("approx_top_k", lambda x: lax.approx_min_k(x, 4, reduction_dimension=0), floats((16, 8)), name="smallest"),
+    case(
+        "approx_top_k",
+        lambda x: lax.approx_min_k(x, 4, reduction_dimension=0),
+        floats((16, 8)),
+        name="smallest",
+    ),
 ]
 
 # --- products of groups --------------------------------------------------------------------------------------------
@@ -117,9 +160,30 @@ _ROWS_ARE_BATCH = Numbers((((2,), (1,)), ((0,), (0,))), (0,), ())
 _FEW, _MANY = ints((2,), 99), ints((4,), 99)
 GROUPS = [
     case("ragged_dot_general", ragged(_KEPT, 8), floats((8, 4)), floats((4, 4, 2)), _MANY),
-    case("ragged_dot_general", ragged(_KEPT, 4), floats((4, 2)), floats((4, 2, 4)), _MANY, name="empty groups"),
-    case("ragged_dot_general", ragged(_SUMMED, 8), floats((8, 4)), floats((8, 2)), _MANY, name="rows summed up"),
-    case("ragged_dot_general", ragged(_BATCHED, 4), floats((2, 4, 4)), floats((2, 2, 4, 4)), _FEW, name="batch"),
+    case(
+        "ragged_dot_general",
+        ragged(_KEPT, 4),
+        floats((4, 2)),
+        floats((4, 2, 4)),
+        _MANY,
+        name="empty groups",
+    ),
+    case(
+        "ragged_dot_general",
+        ragged(_SUMMED, 8),
+        floats((8, 4)),
+        floats((8, 2)),
+        _MANY,
+        name="rows summed up",
+    ),
+    case(
+        "ragged_dot_general",
+        ragged(_BATCHED, 4),
+        floats((2, 4, 4)),
+        floats((2, 2, 4, 4)),
+        _FEW,
+        name="batch",
+    ),
     case(
         "ragged_dot_general",
         ragged(_BATCHED, 4),
@@ -142,17 +206,23 @@ GROUPS = [
 
 
 def scaled(numbers: Any = (((1,), (1,)), ((), ()))) -> Callable[..., Any]:
-    return lambda x, y, s, t: lax.scaled_dot(x, y, lhs_scale=s, rhs_scale=t, dimension_numbers=numbers)
+    return lambda x, y, s, t: lax.scaled_dot(
+        x, y, lhs_scale=s, rhs_scale=t, dimension_numbers=numbers
+    )
 
 
 _SCALED = [floats((shape), "bfloat16") for shape in ((4, 8), (2, 8), (4, 4), (2, 4))]
 SCALED = [
     case("scaled_dot", scaled(), *_SCALED),
     case("scaled_dot", scaled(), *_SCALED[:3], floats((2, 1), "bfloat16"), name="one scale"),
-    case("scaled_dot", scaled(), *_SCALED[:3], floats((2, 2), "bfloat16"), name="blocks that differ"),
+    case(
+        "scaled_dot", scaled(), *_SCALED[:3], floats((2, 2), "bfloat16"), name="blocks that differ"
+    ),
     case(
         "scaled_dot",
-        lambda x, y, s: lax.scaled_dot(x, y, lhs_scale=s, dimension_numbers=(((1,), (1,)), ((), ()))),
+        lambda x, y, s: lax.scaled_dot(
+            x, y, lhs_scale=s, dimension_numbers=(((1,), (1,)), ((), ()))
+        ),
         *_SCALED[:3],
         name="unscaled rhs",
     ),

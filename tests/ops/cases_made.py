@@ -42,8 +42,16 @@ def by_platform(x: Any) -> Any:
 MADE = [
     case("empty", lambda: lax.empty((4, 8), "float32")),
     case("empty", lambda: lax.empty((), "int32"), name="scalar"),
-    case("empty2", lambda: primitives.empty2_p.bind(dtype=np.dtype("float32"), memory_space=jax.memory.Space.Device)),
-    *(case(k, bits(k), words(n)) for k, n in {"philox2x32": 1, "philox4x32": 2, "threefry4x32": 4}.items()),
+    case(
+        "empty2",
+        lambda: primitives.empty2_p.bind(
+            dtype=np.dtype("float32"), memory_space=jax.memory.Space.Device
+        ),
+    ),
+    *(
+        case(k, bits(k), words(n))
+        for k, n in {"philox2x32": 1, "philox4x32": 2, "threefry4x32": 4}.items()
+    ),
     case("rng_bit_generator", bits("rbg"), words(4), name="of a key"),
     case("platform_index", by_platform, floats((4,))),
     case("psum", named(lambda x: lax.psum(x, "k")), floats((8, 4))),
@@ -51,11 +59,18 @@ MADE = [
     case("psum", named(lambda x: lax.pmean(x, "k")), ints((4, 8), 9), name="mean"),
     case("pmax", named(lambda x: lax.pmax(x, "k")), floats((8, 4))),
     case("pmin", named(lambda x: lax.pmin(x, "k")), floats((2, 2, 8))),
-    case("random_gamma", lambda seed, a: jax.random.gamma(jax.random.key(seed), a), ints((), 9), floats((4,), low=1)),
+    case(
+        "random_gamma",
+        lambda seed, a: jax.random.gamma(jax.random.key(seed), a),
+        ints((), 9),
+        floats((4,), low=1),
+    ),
     case("rng_uniform", lambda: lax.rng_uniform(0.0, 0.0, (4, 8))),
 ]
 if _POLYNOMIAL is not None:
     MADE += [
         case("polynomial", _POLYNOMIAL.bind, *[floats((4, 8))] * 3),
-        case("polynomial", lambda x: _POLYNOMIAL.bind(x, 1.0, 0.5), floats((4,)), name="of literals"),
+        case(
+            "polynomial", lambda x: _POLYNOMIAL.bind(x, 1.0, 0.5), floats((4,)), name="of literals"
+        ),
     ]

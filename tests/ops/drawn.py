@@ -33,7 +33,9 @@ def convolution_of(rng: Rng) -> tuple[Callable[..., Any], tuple[int, ...], tuple
         rng,
         "SAME",
         "SAME",
-        tuple(_padding(rng, *each) for each in zip(size, kernel, strides, dilation, base, strict=True)),
+        tuple(
+            _padding(rng, *each) for each in zip(size, kernel, strides, dilation, base, strict=True)
+        ),
     )
     if padding == "SAME":
         base = (1,) * ndim
@@ -53,11 +55,17 @@ def convolution_of(rng: Rng) -> tuple[Callable[..., Any], tuple[int, ...], tuple
     return convolve, (batch_groups, 4, *size), (4, 4 // groups, *kernel)
 
 
-def _padding(rng: Rng, size: int, kernel: int, stride: int, dilation: int, base: int) -> tuple[int, int]:
+def _padding(
+    rng: Rng, size: int, kernel: int, stride: int, dilation: int, base: int
+) -> tuple[int, int]:
     """Padding, at the beginning any, in all such that the result divides by 4."""
     low = int(rng.integers(-1, 4))
     reach, width = (size - 1) * base + 1, (kernel - 1) * dilation + 1
-    high = next(h for h in range(-1, 40) if (n := low + reach + h - width) >= 0 and (n // stride + 1) % 4 == 0)
+    high = next(
+        h
+        for h in range(-1, 40)
+        if (n := low + reach + h - width) >= 0 and (n // stride + 1) % 4 == 0
+    )
     return low, high
 
 
@@ -80,14 +88,22 @@ def kernel_gradient(rng: Rng) -> Case:
     return Case("conv_general_dilated", "kernel gradient", transposed, (Arg(x), Arg(out)))
 
 
-def pool_of(rng: Rng, operator: Any, initial: Any, dilated: bool = True) -> tuple[Callable[..., Any], tuple[int, ...]]:
+def pool_of(
+    rng: Rng, operator: Any, initial: Any, dilated: bool = True
+) -> tuple[Callable[..., Any], tuple[int, ...]]:
     """A pooling of two dims, and the shape of its operand."""
-    size, window = (int(n) for n in rng.choice([8, 12, 16], 2)), tuple(int(k) for k in rng.integers(1, 5, 2))
+    size, window = (
+        (int(n) for n in rng.choice([8, 12, 16], 2)),
+        tuple(int(k) for k in rng.integers(1, 5, 2)),
+    )
     size = tuple(size)
     strides = tuple(int(s) for s in rng.integers(1, 4, 2))
     dilation = tuple(int(pick(rng, 1, 1, 2)) for _ in range(2)) if dilated else (1, 1)
     base = tuple(int(pick(rng, 1, 1, 2)) for _ in range(2)) if dilated else (1, 1)
-    padding = [_pooled_padding(rng, *each) for each in zip(size, window, strides, dilation, base, strict=True)]
+    padding = [
+        _pooled_padding(rng, *each)
+        for each in zip(size, window, strides, dilation, base, strict=True)
+    ]
 
     def pool(x: Any) -> Any:
         return lax.reduce_window(x, initial, operator, window, strides, padding, base, dilation)
@@ -95,9 +111,15 @@ def pool_of(rng: Rng, operator: Any, initial: Any, dilated: bool = True) -> tupl
     return pool, size
 
 
-def _pooled_padding(rng: Rng, size: int, window: int, stride: int, dilation: int, base: int) -> tuple[int, int]:
+def _pooled_padding(
+    rng: Rng, size: int, window: int, stride: int, dilation: int, base: int
+) -> tuple[int, int]:
     low, high = _padding(rng, size, window, stride, dilation, base)
-    return (low, high) if 0 <= low < window and high >= 0 else (0, max(0, high + min(low, 0)) if low <= 0 else 0)
+    return (
+        (low, high)
+        if 0 <= low < window and high >= 0
+        else (0, max(0, high + min(low, 0)) if low <= 0 else 0)
+    )
 
 
 def pooling(rng: Rng) -> Case:
@@ -116,7 +138,8 @@ def pooling_gradient(rng: Rng) -> Case:
     operator, initial = pick(rng, (lax.max, -np.inf), (lax.min, np.inf))
     pool, size = pool_of(rng, operator, np.float32(initial), dilated=False)
     count = jax.eval_shape(pool, jnp.zeros(size)).shape
-    many = pick(rng, lambda x: x, lambda x: jnp.where(x < 0, initial, x))  # whole windows of what never wins
+    # whole windows of what never wins
+    many = pick(rng, lambda x: x, lambda x: jnp.where(x < 0, initial, x))
     gradient = lambda x, g: jax.vjp(lambda x: pool(x), many(x))[1](g)  # noqa: E731
     return Case("select_and_scatter_add", "pooling gradient", gradient, (Arg(size), Arg(count)))
 
@@ -124,7 +147,12 @@ def pooling_gradient(rng: Rng) -> Case:
 def pooling_tangents(rng: Rng) -> Case:
     operator, initial = pick(rng, (lax.max, -np.inf), (lax.min, np.inf))
     pool, size = pool_of(rng, operator, np.float32(initial), dilated=False)
-    return Case("select_and_gather_add", "pooling tangents", lambda x, t: jax.jvp(pool, (x,), (t,)), (Arg(size),) * 2)
+    return Case(
+        "select_and_gather_add",
+        "pooling tangents",
+        lambda x, t: jax.jvp(pool, (x,), (t,)),
+        (Arg(size),) * 2,
+    )
 
 
 def cumulative(rng: Rng) -> Case:
@@ -132,7 +160,12 @@ def cumulative(rng: Rng) -> Case:
     axis, reverse = int(rng.integers(2)), bool(rng.integers(2))
     dtype = pick(rng, "float32", "bfloat16", *(() if kind == "cumlogsumexp" else ("int32",)))
     shape = tuple(int(n) for n in rng.choice([4, 8, 12], 2))
-    return Case(kind, kind, lambda x: getattr(lax, kind)(x, axis=axis, reverse=reverse), (Arg(shape, dtype, -3, 3),))
+    return Case(
+        kind,
+        kind,
+        lambda x: getattr(lax, kind)(x, axis=axis, reverse=reverse),
+        (Arg(shape, dtype, -3, 3),),
+    )
 
 
 def with_nans(x: Any) -> Any:
@@ -152,7 +185,9 @@ def top_k(rng: Rng) -> Case:
     k = int(rng.integers(1, 9))
     dtype = pick(rng, "float32", "int32", "bfloat16")
     change = pick(rng, lambda x: x, with_nans)
-    return Case("top_k", f"top_k {k}", lambda x: lax.top_k(change(x), k), (Arg((4, 8), dtype, -3, 3),))
+    return Case(
+        "top_k", f"top_k {k}", lambda x: lax.top_k(change(x), k), (Arg((4, 8), dtype, -3, 3),)
+    )
 
 
 def sort(rng: Rng) -> Case:
@@ -161,25 +196,38 @@ def sort(rng: Rng) -> Case:
     dtype = pick(rng, "float32", "int8", "bool", "bfloat16", "uint16")
     with_places, axis = bool(rng.integers(2)), int(rng.integers(2))
     shape = (size, 2) if axis == 0 else (2, size)
-    change = pick(rng, lambda x: x, lambda x: jnp.where(x > 1, jnp.nan, jnp.where(x < -1, -0.0, jnp.round(x))))
+    change = pick(
+        rng, lambda x: x, lambda x: jnp.where(x > 1, jnp.nan, jnp.where(x < -1, -0.0, jnp.round(x)))
+    )
     change = change if dtype in FLOATS else lambda x: x
 
     def run(*xs: Any) -> Any:
         places = lax.broadcasted_iota(np.int32, shape, axis)
-        return lax.sort((*map(change, xs), *([places] if with_places else [])), dimension=axis, num_keys=keys)
+        return lax.sort(
+            (*map(change, xs), *([places] if with_places else [])), dimension=axis, num_keys=keys
+        )
 
     ends = (0, 2) if dtype in ("bool", "uint16") else (-3, 3)
     return Case("sort", f"sort {size} {dtype}", run, (Arg(shape, dtype, *ends),) * keys)
 
 
 def slice_(rng: Rng) -> Case:
-    size, start, stride = int(rng.choice([8, 16, 32])), int(rng.integers(0, 5)), int(rng.integers(1, 4))
+    size, start, stride = (
+        int(rng.choice([8, 16, 32])),
+        int(rng.integers(0, 5)),
+        int(rng.integers(1, 4)),
+    )
     count = max(4, (size - start) // stride // 4 * 4)
     start = min(start, size - (count - 1) * stride - 1)
     stride = stride if start >= 0 else 1
     start = max(start, 0)
     limit = start + (count - 1) * stride + 1
-    return Case("slice", "slice", lambda x: lax.slice(x, (0, start), (4, limit), (1, stride)), (Arg((4, size)),))
+    return Case(
+        "slice",
+        "slice",
+        lambda x: lax.slice(x, (0, start), (4, limit), (1, stride)),
+        (Arg((4, size)),),
+    )
 
 
 def pad(rng: Rng) -> Case:
@@ -194,7 +242,12 @@ def pad(rng: Rng) -> Case:
 
 def rev(rng: Rng) -> Case:
     dims = pick(rng, (0,), (1,), (0, 1))
-    return Case("rev", f"rev {dims}", lambda x: lax.rev(x, dims), (Arg((4, 8), pick(rng, "float32", "bool")),))
+    return Case(
+        "rev",
+        f"rev {dims}",
+        lambda x: lax.rev(x, dims),
+        (Arg((4, 8), pick(rng, "float32", "bool")),),
+    )
 
 
 def concatenate(rng: Rng) -> Case:
@@ -207,7 +260,12 @@ def dynamic_slice(rng: Rng) -> Case:
     sizes = (int(rng.integers(1, 5)), int(rng.integers(1, 9)))
     starts = Arg((2,), pick(rng, "int32", "uint8"), 0, 12)
     run = lambda x, i: lax.dynamic_slice(x, (i[0], i[1]), sizes)  # noqa: E731
-    return Case("dynamic_slice", f"dynamic_slice {sizes}", run, (Arg((4, 8), pick(rng, "float32", "bool")), starts))
+    return Case(
+        "dynamic_slice",
+        f"dynamic_slice {sizes}",
+        run,
+        (Arg((4, 8), pick(rng, "float32", "bool")), starts),
+    )
 
 
 def dynamic_update_slice(rng: Rng) -> Case:
@@ -219,6 +277,13 @@ def dynamic_update_slice(rng: Rng) -> Case:
     return Case("dynamic_update_slice", f"dynamic_update_slice {sizes}", run, args)
 
 
-WINDOWED = (convolution, operand_gradient, kernel_gradient, pooling, pooling_gradient, pooling_tangents)
+WINDOWED = (
+    convolution,
+    operand_gradient,
+    kernel_gradient,
+    pooling,
+    pooling_gradient,
+    pooling_tangents,
+)
 RANKED = (cumulative, arg_extremum, top_k, sort)
 MOVED = (slice_, pad, rev, concatenate, dynamic_slice, dynamic_update_slice)

@@ -37,15 +37,20 @@ class Indexing:
         self.batching = dims["batch"]
         extra = draw(st.lists(sizes, min_size=1, max_size=2 - min(1, len(self.batching))))
         self.rows = (*(self.shape[d] for d in self.batching), *extra)
-        self.indexed = draw(st.permutations([*dims["point"], *dims["kept"], *dims["whole indexed"], *dims["run"]]))
-        assume(self.indexed)  # without a component of an index, XLA on CPU adds the last update only to one element
+        self.indexed = draw(
+            st.permutations([*dims["point"], *dims["kept"], *dims["whole indexed"], *dims["run"]])
+        )
+        # without a component of an index, XLA on CPU adds the last update only to one element
+        assume(self.indexed)
         self.dropped = dims["point"]
         width = {"batch": 1, "point": 1, "kept": 1}
         self.slice = tuple(
             min(size, width.get(role, size if role != "run" else size // 2))
             for role, size in zip(roles, self.shape, strict=True)
         )
-        self.window = tuple(s for d, s in enumerate(self.slice) if d not in (*self.dropped, *self.batching))
+        self.window = tuple(
+            s for d, s in enumerate(self.slice) if d not in (*self.dropped, *self.batching)
+        )
         places = range(len(self.rows) + len(self.window))
         self.window_dims = tuple(sorted(draw(st.permutations(list(places)))[: len(self.window)]))
         self.mode = draw(st.sampled_from(MODES))
@@ -66,7 +71,11 @@ def gathers(draw: st.DrawFn) -> Case:
     found = Indexing(draw)
     batching = tuple(found.batching)
     numbers = lax.GatherDimensionNumbers(
-        found.window_dims, tuple(found.dropped), tuple(found.indexed), batching, tuple(range(len(batching)))
+        found.window_dims,
+        tuple(found.dropped),
+        tuple(found.indexed),
+        batching,
+        tuple(range(len(batching))),
     )
     read = partial(lax.gather, dimension_numbers=numbers, slice_sizes=found.slice, mode=found.mode)
     return case("gather", lambda x, i: read(x, i), floats(found.shape), found.indices())
@@ -77,10 +86,16 @@ def scatters(draw: st.DrawFn) -> Case:
     found, kind = Indexing(draw), draw(st.sampled_from(sorted(SCATTERS)))
     batching = tuple(found.batching)
     numbers = lax.ScatterDimensionNumbers(
-        found.window_dims, tuple(found.dropped), tuple(found.indexed), batching, tuple(range(len(batching)))
+        found.window_dims,
+        tuple(found.dropped),
+        tuple(found.indexed),
+        batching,
+        tuple(range(len(batching))),
     )
     write = partial(SCATTERS[kind], dimension_numbers=numbers, mode=found.mode)
-    return case(kind, lambda x, i, u: write(x, i, u), floats(found.shape), found.indices(), found.updates())
+    return case(
+        kind, lambda x, i, u: write(x, i, u), floats(found.shape), found.indices(), found.updates()
+    )
 
 
 @st.composite
@@ -91,7 +106,12 @@ def slices(draw: st.DrawFn) -> Case:
     starts = Places((len(shape),), draw(INTEGERS), size=max(shape))
     dtype = draw(st.sampled_from(["float32", "bool"]))
     if draw(st.booleans()):
-        return case("dynamic_slice", lambda x, i: lax.dynamic_slice(x, list(i), sizes), floats(shape, dtype), starts)
+        return case(
+            "dynamic_slice",
+            lambda x, i: lax.dynamic_slice(x, list(i), sizes),
+            floats(shape, dtype),
+            starts,
+        )
     return case(
         "dynamic_update_slice",
         lambda x, u, i: lax.dynamic_update_slice(x, u, list(i)),

@@ -25,7 +25,11 @@ from tests.ops.simulate import position as index
 from tests.ops.simulate import run_devices
 
 Coordinates = dict[str, int]
-MESHES = (DeviceMesh.of({"x": 4}), DeviceMesh.of({"x": 2, "y": 2}))  # the second has all strategies of x = 2 too
+# the second has all strategies of x = 2 too
+MESHES = (
+    DeviceMesh.of({"x": 4}),
+    DeviceMesh.of({"x": 2, "y": 2}),
+)
 FEW = 16
 """Strategies of one operator on one mesh that every run of the tests tries; the slow ones try far more."""
 
@@ -56,7 +60,9 @@ def check_strategy(built: Built, strategy: Strategy, mesh: DeviceMesh) -> None:
         return [raw(result) for result in run(*(part(operand, place) for operand in operands))]
 
     results, messages = run_devices(devices, mesh, device)
-    sent = Counter((message.kind, message.axes, message.size_bytes(mesh), message.hop) for message in messages)
+    sent = Counter(
+        (message.kind, message.axes, message.size_bytes(mesh), message.hop) for message in messages
+    )
     said = Counter((e.kind, e.axes, e.size_bytes, e.hop) for e in strategy.exchanges)
     assert sent == said, f"{built.op.kind} sends {sent}, not as it says: {strategy}"
     local = list(zip(devices, results, strict=True))
@@ -73,16 +79,26 @@ def places(axes: list[str], mesh: DeviceMesh) -> Iterator[Coordinates]:
         yield dict(zip(axes, numbers, strict=True))
 
 
-def window(place: Coordinates, shape: tuple[int, ...], placement: Placement, mesh: DeviceMesh) -> tuple[slice, ...]:
+def window(
+    place: Coordinates, shape: tuple[int, ...], placement: Placement, mesh: DeviceMesh
+) -> tuple[slice, ...]:
     """What a device holds of a tensor."""
     sizes = placement.local_shape(shape, mesh)
-    starts = [size * index(place, axes, mesh) for size, axes in zip(sizes, placement.dims, strict=True)]
+    starts = [
+        size * index(place, axes, mesh) for size, axes in zip(sizes, placement.dims, strict=True)
+    ]
     return tuple(slice(start, start + size) for start, size in zip(starts, sizes, strict=True))
 
 
-def distribute(value: Any, shape: tuple[int, ...], placement: Placement, mesh: DeviceMesh, rng: Any) -> Any:
+def distribute(
+    value: Any, shape: tuple[int, ...], placement: Placement, mesh: DeviceMesh, rng: Any
+) -> Any:
     """The whole tensor, or its random parts where it is unreduced; with what `part` needs."""
-    parts = spread(value, placement.kind, mesh.product(placement.unreduced), rng) if placement.unreduced else [value]
+    parts = (
+        spread(value, placement.kind, mesh.product(placement.unreduced), rng)
+        if placement.unreduced
+        else [value]
+    )
     return parts, shape, placement, mesh
 
 
@@ -118,7 +134,9 @@ def join(
     combine = {"sum": np.add, "max": np.maximum, "min": np.minimum}[placement.kind]
     found: dict[tuple[Any, ...], np.ndarray] = {}
     for place, shard in shards:
-        assert shard.shape[: len(shape)] == placement.local_shape(shape, mesh), "a shard has another shape"
+        assert shard.shape[: len(shape)] == placement.local_shape(shape, mesh), (
+            "a shard has another shape"
+        )
         copy = tuple(n for axis, n in place.items() if axis not in placement.varying_axes)
         key = (copy, index(place, placement.split_axes, mesh))
         found[key] = combine(found[key], shard) if key in found else shard

@@ -19,7 +19,9 @@ from autopar.ops.rules.factor_rule import FactorRule
 from tests.ops.build import Built
 
 PIPELINE = "builtin.module(func.func(sdy-populate-op-sharding-rules))"
-_RULE = re.compile(r"op_sharding_rule<\((?P<ins>.*?)\)->\((?P<outs>.*?)\)\s*(?:\{(?P<sizes>.*?)\})?(?P<rest>.*)>")
+_RULE = re.compile(
+    r"op_sharding_rule<\((?P<ins>.*?)\)->\((?P<outs>.*?)\)\s*(?:\{(?P<sizes>.*?)\})?(?P<rest>.*)>"
+)
 _FACTOR = r"[a-z](?:_\d+)?"
 _SET = re.compile(r"(?P<name>\w+)=\{(?P<factors>.*?)\}")
 
@@ -42,7 +44,9 @@ class Splits:
 
 def of_rule(rule: FactorRule) -> Splits:
     """What can be split by a rule of this package."""
-    places = _places(rule.sizes, {"in": dict(enumerate(rule.ins)), "out": dict(enumerate(rule.outs))})
+    places = _places(
+        rule.sizes, {"in": dict(enumerate(rule.ins)), "out": dict(enumerate(rule.outs))}
+    )
     exchanged = set(getattr(rule, "exchanged", {}))
     free = {f: index for f, index in places.items() if f in rule.factors}
     return Splits(
@@ -59,7 +63,9 @@ def of_shardy(built: Built) -> Splits | None:
     operation, operands = found
     match = _RULE.search(str(operation.attributes["sdy.sharding_rule"]))
     assert match, operation
-    sizes = {name: int(size) for name, size in re.findall(rf"({_FACTOR})=(\d+)", match["sizes"] or "")}
+    sizes = {
+        name: int(size) for name, size in re.findall(rf"({_FACTOR})=(\d+)", match["sizes"] or "")
+    }
     sets = {m["name"]: re.findall(_FACTOR, m["factors"]) for m in _SET.finditer(match["rest"])}
     ins = {operands[n]: dims for n, dims in enumerate(_tensors(match["ins"])) if n in operands}
     places = _places(sizes, {"in": ins, "out": dict(enumerate(_tensors(match["outs"])))})
@@ -75,7 +81,10 @@ def of_shardy(built: Built) -> Splits | None:
 def _tensors(text: str) -> list[list[list[str]]]:
     """ "[i, jk], []" -> [[["i"], ["j", "k"]], []]."""
     bodies = re.findall(r"\[(.*?)\]", text)
-    return [[re.findall(_FACTOR, dim) for dim in body.split(",")] if body.strip() else [] for body in bodies]
+    return [
+        [re.findall(_FACTOR, dim) for dim in body.split(",")] if body.strip() else []
+        for body in bodies
+    ]
 
 
 def _places(sizes: Any, sides: dict[str, Any]) -> dict[str, Index]:
@@ -88,19 +97,27 @@ def _places(sizes: Any, sides: dict[str, Any]) -> dict[str, Index]:
                 for factor in factors:
                     found.setdefault(factor, set()).add((side, number, dim, before))
                     before *= sizes[factor]
-    return {factor: (sizes[factor], frozenset(places)) for factor, places in found.items() if sizes[factor] > 1}
+    return {
+        factor: (sizes[factor], frozenset(places))
+        for factor, places in found.items()
+        if sizes[factor] > 1
+    }
 
 
 def _operator(built: Built) -> tuple[Any, dict[int, int]] | None:
     """The one operator that reads the operands and makes the results; which of its operands is which of them."""
     module = _lowered(built)
-    functions = {op.sym_name.value: op for op in module.body.operations if op.operation.name == "func.func"}
+    functions = {
+        op.sym_name.value: op for op in module.body.operations if op.operation.name == "func.func"
+    }
     numbers = list(range(len(built.values)))
     name = "main"
     while True:
         block = functions[name].regions[0].blocks[0]
         known = dict(zip(block.arguments, numbers, strict=True))
-        readers = [op for op in block.operations if any(operand in known for operand in op.operands)]
+        readers = [
+            op for op in block.operations if any(operand in known for operand in op.operands)
+        ]
         *_, end = block.operations
         if len(readers) != 1 or readers[0] == end or list(end.operands) != list(readers[0].results):
             return None
@@ -112,7 +129,9 @@ def _operator(built: Built) -> tuple[Any, dict[int, int]] | None:
     reader = readers[0]
     if "sdy.sharding_rule" not in reader.attributes:
         return None
-    return reader, {n: known[operand] for n, operand in enumerate(reader.operands) if operand in known}
+    return reader, {
+        n: known[operand] for n, operand in enumerate(reader.operands) if operand in known
+    }
 
 
 def _lowered(built: Built) -> Any:
@@ -135,10 +154,17 @@ def differences(ours: Splits, theirs: Splits) -> Iterator[str]:
     What either splits with communication only is no difference. Shardy also names indices that stand on one side
     only and are not reduced, to say that they are of no use to the other side; neither are they a difference.
     """
-    useful = {index for index, is_reduced in theirs.indices.items() if is_reduced or len({p[0] for p in index[1]}) == 2}
+    useful = {
+        index
+        for index, is_reduced in theirs.indices.items()
+        if is_reduced or len({p[0] for p in index[1]}) == 2
+    }
     if any(index not in theirs.indices and index not in theirs.exchanged for index in ours.indices):
         yield "ours"
     if any(index not in ours.indices and index not in ours.exchanged for index in useful):
         yield "theirs"
-    if any(ours.indices[index] != theirs.indices[index] for index in ours.indices.keys() & theirs.indices.keys()):
+    if any(
+        ours.indices[index] != theirs.indices[index]
+        for index in ours.indices.keys() & theirs.indices.keys()
+    ):
         yield "kind"

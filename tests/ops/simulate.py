@@ -51,7 +51,11 @@ class _Device:
     def permute(self, value: Any, axes: tuple[str, ...], hop: Hop) -> Any:
         sent = self._sent("permute", value, axes, hop)
         mine, count = position(self.place, axes, self.mesh), self.mesh.product(axes)
-        source = {"line": mine - hop.distance, "ring": (mine - hop.distance) % count, "mirror": count - 1 - mine}
+        source = {
+            "line": mine - hop.distance,
+            "ring": (mine - hop.distance) % count,
+            "mirror": count - 1 - mine,
+        }
         sender = source[hop.path]
         return jnp.asarray(sent[sender] if 0 <= sender < count else np.zeros_like(sent[mine]))
 
@@ -64,18 +68,24 @@ class _Device:
         mine, count = position(self.place, axes, self.mesh), self.mesh.product(axes)
         return joined_values([np.split(sent[n], count, split)[mine] for n in range(count)], joined)
 
-    def _sent(self, kind: str, value: Any, axes: tuple[str, ...], hop: Hop | None) -> dict[int, np.ndarray]:
+    def _sent(
+        self, kind: str, value: Any, axes: tuple[str, ...], hop: Hop | None
+    ) -> dict[int, np.ndarray]:
         """What the devices that differ from this one along `axes` only sent, by their position there."""
         if self.step == len(self.messages):
             self.messages.append(Message(kind, axes, hop))
         message = self.messages[self.step]
         self.step += 1
-        assert (message.kind, message.axes, message.hop) == (kind, axes, hop), "devices send different things"
+        assert (message.kind, message.axes, message.hop) == (kind, axes, hop), (
+            "devices send different things"
+        )
         message.sent[self.number] = np.asarray(value)
         if len(message.sent) < len(self.places):
             raise _Stopped
         rest = [axis for axis in self.place if axis not in axes]
-        group = [n for n, place in enumerate(self.places) if all(place[a] == self.place[a] for a in rest)]
+        group = [
+            n for n, place in enumerate(self.places) if all(place[a] == self.place[a] for a in rest)
+        ]
         return {position(self.places[n], axes, self.mesh): message.sent[n] for n in group}
 
 

@@ -19,7 +19,18 @@ from autopar.trace.keys import _RANDOM
 from tests.ops.all_cases import ABSENT, CASES
 from tests.ops.build import build
 
-LIBRARIES = ("numpy", "nn", "random", "scipy.special", "scipy.linalg", "scipy.stats", "image", "lax", "ffi", "export")
+LIBRARIES = (
+    "numpy",
+    "nn",
+    "random",
+    "scipy.special",
+    "scipy.linalg",
+    "scipy.stats",
+    "image",
+    "lax",
+    "ffi",
+    "export",
+)
 KERNEL_LANGUAGES = ("pallas", "mosaic", "tpu_custom_call", "triton")
 # Boundary operators of loops (equivalence/test_loops), callbacks (emit/test_effects) and what the user's function
 # shards itself (api/test_own_shardings, equivalence/test_by_hand): they are not run alone on slices.
@@ -35,7 +46,8 @@ def primitives() -> set[str]:
     modules = [
         module
         for name, module in sys.modules.items()
-        if name.startswith(("jax._src", "jax.extend")) and not any(word in name for word in KERNEL_LANGUAGES)
+        if name.startswith(("jax._src", "jax.extend"))
+        and not any(word in name for word in KERNEL_LANGUAGES)
     ]
     values = [value for module in modules for value in list(vars(module).values())]
     return {value.name for value in values if isinstance(value, jax.extend.core.Primitive)}
@@ -44,7 +56,9 @@ def primitives() -> set[str]:
 def test_every_primitive_of_jax_has_a_rule_or_a_reason() -> None:
     found = primitives()
     assert len(found) > 250
-    assert {name for name in found if name not in registered() and reason_without_rule(name) is None} == set()
+    assert {
+        name for name in found if name not in registered() and reason_without_rule(name) is None
+    } == set()
 
 
 def test_no_primitive_is_in_two_tables() -> None:

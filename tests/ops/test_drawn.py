@@ -36,7 +36,9 @@ def check(found: Case) -> None:
         assert built.op.kind == found.kind
         strategies = list(enumerate_strategies(rule_of(built.op), MESH))
         np.random.default_rng(0).shuffle(strategies)
-        strategies.sort(key=lambda strategy: -len({axis for _, axes in strategy.factors for axis in axes}))
+        strategies.sort(
+            key=lambda strategy: -len({axis for _, axes in strategy.factors for axis in axes})
+        )
         for strategy in strategies[:3] + strategies[-2:]:
             check_strategy(built, strategy, MESH)
 
@@ -48,18 +50,25 @@ def check(found: Case) -> None:
 def dots(draw: st.DrawFn) -> Case:
     """Batch, summed and free dims of either side, in any order."""
     batch, summed, left, right = (draw(st.lists(ANY_SIZES, max_size=2)) for _ in range(4))
-    sides = [[*(("b", n) for n in range(len(batch))), *(("k", n) for n in range(len(summed)))] for _ in range(2)]
+    sides = [
+        [*(("b", n) for n in range(len(batch))), *(("k", n) for n in range(len(summed)))]
+        for _ in range(2)
+    ]
     sides = [
         draw(st.permutations([*s, *(("f", n) for n in range(len(f)))]))
         for s, f in zip(sides, (left, right), strict=True)
     ]
     sizes = [{"b": batch, "k": summed, "f": free} for free in (left, right)]
-    shapes = [tuple(size[kind][n] for kind, n in side) for side, size in zip(sides, sizes, strict=True)]
+    shapes = [
+        tuple(size[kind][n] for kind, n in side) for side, size in zip(sides, sizes, strict=True)
+    ]
     contract, shared = (
         tuple(tuple(side.index((kind, n)) for n in range(len(dims))) for side in sides)
         for kind, dims in (("k", summed), ("b", batch))
     )
-    return case("dot_general", lambda x, y: lax.dot_general(x, y, (contract, shared)), *map(floats, shapes))
+    return case(
+        "dot_general", lambda x, y: lax.dot_general(x, y, (contract, shared)), *map(floats, shapes)
+    )
 
 
 @st.composite
@@ -83,7 +92,11 @@ def groups(draw: st.DrawFn) -> Case:
 def matrices(draw: st.DrawFn) -> Case:
     batch = tuple(draw(st.lists(ANY_SIZES, max_size=2)))
     rows, columns = draw(SIZES), draw(SIZES)
-    square, plain, known = floats((*batch, rows, rows)), floats((*batch, rows, columns)), floats((*batch, rows, 4))
+    square, plain, known = (
+        floats((*batch, rows, rows)),
+        floats((*batch, rows, columns)),
+        floats((*batch, rows, 4)),
+    )
     solve = partial(lax.linalg.triangular_solve, left_side=True, lower=True)
     return draw(
         st.sampled_from(
@@ -113,7 +126,9 @@ def moves(draw: st.DrawFn) -> Case:
     axes = tuple(draw(st.sets(st.sampled_from(range(len(shape))), min_size=1)))
     kind = draw(st.sampled_from(REDUCTIONS))
     stretched = tuple(4 if size == 1 else size for size in shape)
-    into = tuple(sorted(draw(st.sets(st.sampled_from(range(6)), min_size=len(shape), max_size=len(shape)))))
+    into = tuple(
+        sorted(draw(st.sets(st.sampled_from(range(6)), min_size=len(shape), max_size=len(shape))))
+    )
     larger = tuple(stretched[into.index(d)] if d in into else 2 for d in range(6))
     found = [
         case(kind, lambda x: getattr(lax, kind)(x, axes), floats(shape)),
@@ -148,7 +163,9 @@ DRAWN: dict[str, tuple[st.SearchStrategy[Case], int]] = {
 """How operators are drawn, and how many."""
 
 
-@pytest.mark.parametrize("share", [pytest.param(3, id="some"), pytest.param(1, id="all", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "share", [pytest.param(3, id="some"), pytest.param(1, id="all", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("name", DRAWN)
 def test_a_drawn_operator_computes_the_same_on_slices(name: str, share: int) -> None:
     cases, examples = DRAWN[name]

@@ -42,7 +42,9 @@ def emptied(case: Case) -> Iterator[tuple[Case, Built]]:
     """The case with all dims of one size empty, for every size of which JAX lets that be."""
     for size in sorted({size for arg in case.args for size in arg.shape if size}):
         shapes = [tuple(0 if n == size else n for n in arg.shape) for arg in case.args]
-        args = tuple(replace(arg, shape=shape) for arg, shape in zip(case.args, shapes, strict=True))
+        args = tuple(
+            replace(arg, shape=shape) for arg, shape in zip(case.args, shapes, strict=True)
+        )
         changed = replace(case, name=f"{case.name}, {size} empty", args=args)
         try:
             yield changed, build(changed)
@@ -54,14 +56,20 @@ def check(case: Case, built: Built) -> None:
     """Some strategies against the operator run whole; the prices of all, in the whole function."""
     for strategy in enumerate_strategies(rule_of(built.op), MESH)[:3]:
         check_strategy(built, strategy, MESH)
-    graph = trace(case.function, [jax.ShapeDtypeStruct(arg.shape, arg.dtype) for arg in case.args]).graph
+    graph = trace(
+        case.function, [jax.ShapeDtypeStruct(arg.shape, arg.dtype) for arg in case.args]
+    ).graph
     for cluster in CLUSTERS:
         pricing = Roofline(graph, MESH, cluster)
         space = build_space(graph, dataflow(graph), MESH, keep=pricing.keep)
         problem = assemble(graph, dataflow(graph), space, pricing, Router(MESH, pricing.step_cost))
         for op, strategies in zip(graph.ops, space.strategies, strict=True):
-            alone = [pricing.op_cost(op, strategy) for strategy in strategies if not strategy.exchanges]
-            assert all(isfinite(cost) and cost >= 0 for cost in alone), f"{case.name}: {op.kind} costs {alone}"
+            alone = [
+                pricing.op_cost(op, strategy) for strategy in strategies if not strategy.exchanges
+            ]
+            assert all(isfinite(cost) and cost >= 0 for cost in alone), (
+                f"{case.name}: {op.kind} costs {alone}"
+            )
         assert all(np.isfinite(costs).all() for costs in problem.node_costs), case.name
 
 
@@ -75,7 +83,9 @@ def check_all(cases: list[Case]) -> int:
     return count
 
 
-@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.slow) for part in range(1, PARTS))])
+@pytest.mark.parametrize(
+    "part", [0, *(pytest.param(part, marks=pytest.mark.slow) for part in range(1, PARTS))]
+)
 def test_one_form_of_every_operator(part: int) -> None:
     assert check_all(SHAPED[part::PARTS]) >= 8
 

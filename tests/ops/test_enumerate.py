@@ -37,10 +37,17 @@ def slow(rule: FactorRule, mesh: DeviceMesh) -> list[Strategy]:
             placed(rule, mesh, dims, given, [f for f in given if n in rule.carried.get(f, ())])
             for n, dims in enumerate(rule.ins)
         ]
-        outs = [placed(rule, mesh, dims, given, [f for f in given if f in missing(rule, dims)]) for dims in rule.outs]
+        outs = [
+            placed(rule, mesh, dims, given, [f for f in given if f in missing(rule, dims)])
+            for dims in rule.outs
+        ]
         if all(ins + outs) and not any(f in rule.exchanged for f in given):
-            split = mesh.product(axis for factor, mine in given.items() if rule.sizes[factor] for axis in mine)
-            strategy = Strategy(tuple(filter(None, ins)), tuple(filter(None, outs)), tuple(given.items()), split)
+            split = mesh.product(
+                axis for factor, mine in given.items() if rule.sizes[factor] for axis in mine
+            )
+            strategy = Strategy(
+                tuple(filter(None, ins)), tuple(filter(None, outs)), tuple(given.items()), split
+            )
             found.setdefault((strategy.ins, strategy.outs), strategy)
     return list(found.values())
 
@@ -50,7 +57,11 @@ def missing(rule: FactorRule, dims: TensorFactors) -> set[str]:
 
 
 def placed(
-    rule: FactorRule, mesh: DeviceMesh, dims: TensorFactors, given: dict[str, tuple[str, ...]], unreduced: list[str]
+    rule: FactorRule,
+    mesh: DeviceMesh,
+    dims: TensorFactors,
+    given: dict[str, tuple[str, ...]],
+    unreduced: list[str],
 ) -> Placement | None:
     for factors in dims:
         parts = [mesh.product(given.get(factor, ())) for factor in factors]
@@ -60,8 +71,12 @@ def placed(
     kinds = {rule.reduced[factor] for factor in unreduced} or {"sum"}
     if len(kinds) > 1:
         return None
-    split = tuple(tuple(axis for factor in factors for axis in given.get(factor, ())) for factors in dims)
-    return Placement(split, tuple(axis for factor in unreduced for axis in given[factor]), kinds.pop())
+    split = tuple(
+        tuple(axis for factor in factors for axis in given.get(factor, ())) for factors in dims
+    )
+    return Placement(
+        split, tuple(axis for factor in unreduced for axis in given[factor]), kinds.pop()
+    )
 
 
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
@@ -69,7 +84,11 @@ def placed(
 def test_as_defined_and_in_the_same_order(case: Case, mesh: DeviceMesh) -> None:
     rule = rule_of(build(case).op)
     alone = replace(rule, ways=())
-    found = [s for s in enumerate_strategies(alone, mesh) if not any(f in rule.exchanged for f, _ in s.factors)]
+    found = [
+        s
+        for s in enumerate_strategies(alone, mesh)
+        if not any(f in rule.exchanged for f, _ in s.factors)
+    ]
     assert found == slow(rule, mesh)
 
 

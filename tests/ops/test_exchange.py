@@ -23,7 +23,11 @@ Draw = Callable[[Rng], Case]
 
 def interesting(built: Built, rng: Rng, count: int) -> list[tuple[int, Strategy]]:
     """Some strategies on any mesh, those that exchange the most first."""
-    found = [(n, s) for n, mesh in enumerate(MESHES) for s in enumerate_strategies(rule_of(built.op), mesh)]
+    found = [
+        (n, s)
+        for n, mesh in enumerate(MESHES)
+        for s in enumerate_strategies(rule_of(built.op), mesh)
+    ]
     wanted = [(n, s) for n, s in found if s.exchanges or (built.op.kind in LOCAL and s.factors)]
     order = sorted(rng.permutation(len(wanted)), key=lambda n: -len(wanted[n][1].exchanges))
     return [wanted[n] for n in order[:: max(1, len(order) // count)][:count]]

@@ -25,7 +25,9 @@ GATHERED = lax.GatherDimensionNumbers((1,), (0,), (0,))
 SCATTERED = lax.ScatterDimensionNumbers((1,), (0,), (0,))
 
 
-SOME = [pytest.param(dtype, marks=[pytest.mark.slow] * (n % 3 > 0)) for n, dtype in enumerate(WIDTHS)]
+SOME = [
+    pytest.param(dtype, marks=[pytest.mark.slow] * (n % 3 > 0)) for n, dtype in enumerate(WIDTHS)
+]
 """Every third width, all in the slow tests."""
 
 
@@ -48,7 +50,9 @@ def gather(mode: str, dtype: str) -> Case:
 
 def scatter(kind: str, mode: str, dtype: str) -> Case:
     write = partial(SCATTERS[kind], dimension_numbers=SCATTERED, mode=mode)
-    return case(kind, lambda x, i, u: write(x, i, u), floats((ROWS, 4)), places(dtype), floats((COUNT, 4)))
+    return case(
+        kind, lambda x, i, u: write(x, i, u), floats((ROWS, 4)), places(dtype), floats((COUNT, 4))
+    )
 
 
 def slices(dtype: str, number: int) -> list[Case]:
@@ -57,8 +61,16 @@ def slices(dtype: str, number: int) -> list[Case]:
     at = slice(2 * number, 2 * number + 2)
     x, part = floats((ROWS, ROWS)), floats((3, 5))
     return [
-        case("dynamic_slice", lambda x, i: lax.dynamic_slice(x, list(i[at]), part.shape), x, starts),
-        case("dynamic_update_slice", lambda x, u, i: lax.dynamic_update_slice(x, u, list(i[at])), x, part, starts),
+        case(
+            "dynamic_slice", lambda x, i: lax.dynamic_slice(x, list(i[at]), part.shape), x, starts
+        ),
+        case(
+            "dynamic_update_slice",
+            lambda x, u, i: lax.dynamic_update_slice(x, u, list(i[at])),
+            x,
+            part,
+            starts,
+        ),
     ]
 
 
@@ -82,7 +94,9 @@ def test_dynamic_slices(dtype: str) -> None:
             check(found)
 
 
-def test_a_start_that_is_counted_from_the_end_once_more_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_start_that_is_counted_from_the_end_once_more_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     plain = dynamic.lax.dynamic_slice
 
     def counted_from_the_end(x: Any, starts: Any, sizes: Any, **_: Any) -> Any:

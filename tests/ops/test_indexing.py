@@ -37,4 +37,6 @@ def test_every_strategy_computes_what_the_operator_computes(case: Case) -> None:
 )
 def test_the_strategy_exists(name: str, wanted: str) -> None:
     strategies = enumerate_strategies(rule_of(build(BY_NAME[name]).op), MESH)
-    assert wanted in {f"{' '.join(map(str, s.ins))} -> {' '.join(map(str, s.outs))}" for s in strategies}
+    assert wanted in {
+        f"{' '.join(map(str, s.ins))} -> {' '.join(map(str, s.outs))}" for s in strategies
+    }

@@ -32,7 +32,10 @@ BY_NAME = {case.name: case for case in LINEAR_ALGEBRA}
         ("ragged_dot_general", "[-, -] sum(x) [-, -, -] [-] -> [-, -] sum(x)"),
         ("ragged_dot_general rows summed up", "[x, -] [x, -] [-] -> [-, -, -] sum(x)"),
         ("ragged_dot_general rows summed up", "[-, -] [-, -] [-] -> [x, -, -]"),
-        ("ragged_dot_general sizes for each of a batch", "[x, -, -] [-, x, -, -] [x, -] -> [x, -, -]"),
+        (
+            "ragged_dot_general sizes for each of a batch",
+            "[x, -, -] [-, x, -, -] [x, -] -> [x, -, -]",
+        ),
         ("scaled_dot", "[-, x] [-, x] [-, x] [-, x] -> [-, -] sum(x)"),
         ("svd", "[-, x, -, -] -> [-, x, -] [-, x, -, -] [-, x, -, -]"),
         ("triangular_solve", "[-, -, -] [-, -, x] -> [-, -, x]"),
@@ -54,4 +57,6 @@ BY_NAME = {case.name: case for case in LINEAR_ALGEBRA}
 )
 def test_the_strategy_exists(name: str, wanted: str) -> None:
     strategies = enumerate_strategies(rule_of(build(BY_NAME[name]).op), DeviceMesh.of({"x": 2}))
-    assert wanted in {f"{' '.join(map(str, s.ins))} -> {' '.join(map(str, s.outs))}" for s in strategies}
+    assert wanted in {
+        f"{' '.join(map(str, s.ins))} -> {' '.join(map(str, s.outs))}" for s in strategies
+    }

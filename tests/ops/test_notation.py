@@ -29,7 +29,9 @@ def op_of(ins: Shapes, outs: Shapes, **params: Any) -> OpNode:
     def tensors(shapes: Shapes, first: int) -> tuple[TensorInfo, ...]:
         return tuple(TensorInfo(first + n, shape, "float32", 4) for n, shape in enumerate(shapes))
 
-    return OpNode(0, "mine", tensors(ins, 0), tensors(outs, 100), params, source="model.py:41 (loss)")
+    return OpNode(
+        0, "mine", tensors(ins, 0), tensors(outs, 100), params, source="model.py:41 (loss)"
+    )
 
 
 def placed(rule: FactorRule) -> set[str]:
@@ -49,7 +51,11 @@ def name() -> Iterator[str]:
 def test_text_says_what_a_function_would() -> None:
     """The rule of a product, of a reshape and of a maximum, as text."""
     products = as_rule("b m k, b k n -> b m n", reduced="k", linear=(0, 1))
-    written = {case.name: build(case).op for case in CASES if case.name in ("dot_general batch", "reduce_max")}
+    written = {
+        case.name: build(case).op
+        for case in CASES
+        if case.name in ("dot_general batch", "reduce_max")
+    }
     op = written["dot_general batch"]
     assert placed(products(op)) == placed(rule_of(op))
     reshape = as_rule("(a b) -> a b")(op_of([(32,)], [(4, 8)]))
@@ -75,18 +81,28 @@ def test_dots_stand_for_any_number_of_dims() -> None:
 
 
 def test_what_only_results_hold_is_whole() -> None:
-    assert placed(as_rule("b -> b n")(op_of([(4,)], [(4, 8)]))) == {"[-] -> [-, -]", "[x] -> [x, -]"}
+    assert placed(as_rule("b -> b n")(op_of([(4,)], [(4, 8)]))) == {
+        "[-] -> [-, -]",
+        "[x] -> [x, -]",
+    }
 
 
 def test_scalars_and_no_operands() -> None:
-    assert placed(as_rule("a, -> a")(op_of([(4,), ()], [(4,)]))) == {"[-] [] -> [-]", "[x] [] -> [x]"}
+    assert placed(as_rule("a, -> a")(op_of([(4,), ()], [(4,)]))) == {
+        "[-] [] -> [-]",
+        "[x] [] -> [x]",
+    }
     assert placed(as_rule(" -> a")(op_of([], [(4,)]))) == {" -> [-]"}
 
 
 def test_linear_says_through_which_operands_parts_pass() -> None:
     one_by_one = placed(as_rule("a, a -> a", linear=(0, 1))(op_of([(3,), (3,)], [(3,)])))
     together = placed(as_rule("a, a -> a", linear=[(0, 1)])(op_of([(3,), (3,)], [(3,)])))
-    assert one_by_one == {"[-] [-] -> [-]", "[-] sum(x) [-] -> [-] sum(x)", "[-] [-] sum(x) -> [-] sum(x)"}
+    assert one_by_one == {
+        "[-] [-] -> [-]",
+        "[-] sum(x) [-] -> [-] sum(x)",
+        "[-] [-] sum(x) -> [-] sum(x)",
+    }
     assert together == {"[-] [-] -> [-]", "[-] sum(x) [-] sum(x) -> [-] sum(x)"}
 
 
@@ -126,7 +142,9 @@ ILL_FORMED = [
 
 
 @pytest.mark.parametrize(("text", "sizes", "message", "at"), ILL_FORMED)
-def test_what_is_ill_formed_is_quoted_and_pointed_to(text: str, sizes: Any, message: str, at: int) -> None:
+def test_what_is_ill_formed_is_quoted_and_pointed_to(
+    text: str, sizes: Any, message: str, at: int
+) -> None:
     with pytest.raises(RuleError, match=message) as caught:
         as_rule(text, **sizes)
     assert str(caught.value).splitlines()[1:] == [f"  {text}", "  " + " " * at + "^"]
@@ -135,7 +153,10 @@ def test_what_is_ill_formed_is_quoted_and_pointed_to(text: str, sizes: Any, mess
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"reduced": {"a": "prod"}}, "'a' is reduced by 'prod' in the rule 'a -> a'; known are sum, max, min"),
+        (
+            {"reduced": {"a": "prod"}},
+            "'a' is reduced by 'prod' in the rule 'a -> a'; known are sum, max, min",
+        ),
         ({"frozen": "q"}, "frozen names 'q', which is no factor of the rule 'a -> a'"),
         ({"reduced": "q"}, "reduced names 'q'"),
         ({"linear": [(0, 1)]}, "linear names operand 1; the rule 'a -> a' has operands 0 to 0"),
@@ -152,16 +173,28 @@ def test_options_that_do_not_fit(options: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("text", "ins", "outs", "message"),
     [
-        ("a b -> a b", [(4,)], [(4,)], r"says that operand 0 has 2 dims; the operator's is float32\[4\]"),
+        (
+            "a b -> a b",
+            [(4,)],
+            [(4,)],
+            r"says that operand 0 has 2 dims; the operator's is float32\[4\]",
+        ),
         ("... a b -> a b", [(4,)], [(4, 4)], "operand 0 has 2 dims or more"),
         ("a, a -> a", [(4,)], [(4,)], "has 2 operands, the operator 1"),
         ("a -> a, a", [(4,)], [(4,)], "has 2 results, the operator 1"),
         ("a b -> b a", [(3, 4)], [(3, 4)], "'b' is 4 in operand 0 and 3 in result 0"),
         ("(a b) -> a b", [(13,)], [(3, 4)], r"'\(a b\)' makes 12, operand 0 has 13"),
-        ("... a, ... a -> ... a", [(3, 4), (5, 4)], [(3, 4)], r"'\.\.\.' stands for dims of 3 and of 5"),
+        (
+            "... a, ... a -> ... a",
+            [(3, 4), (5, 4)],
+            [(3, 4)],
+            r"'\.\.\.' stands for dims of 3 and of 5",
+        ),
     ],
 )
-def test_an_operator_that_the_text_does_not_fit(text: str, ins: Shapes, outs: Shapes, message: str) -> None:
+def test_an_operator_that_the_text_does_not_fit(
+    text: str, ins: Shapes, outs: Shapes, message: str
+) -> None:
     with pytest.raises(RuleError, match=message) as caught:
         as_rule(text)(op_of(ins, outs))
     assert f"the rule {text!r} of 'mine' (model.py:41 (loss))" in str(caught.value)

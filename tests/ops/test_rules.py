@@ -47,13 +47,19 @@ def swapped(rule: FactorRule) -> FactorRule:
 
 def thawed(rule: FactorRule) -> FactorRule:
     """The rule that splits what is frozen."""
-    return replace(rule, frozen=frozenset(), reduced={**rule.reduced, **dict.fromkeys(rule.frozen, "max")})
+    return replace(
+        rule, frozen=frozenset(), reduced={**rule.reduced, **dict.fromkeys(rule.frozen, "max")}
+    )
 
 
 def shared(rule: FactorRule) -> FactorRule:
     """The rule that takes a part of a dim for the whole of another: every frozen factor is that of operand 0."""
     names = dict(
-        zip((f for dims in rule.outs for dim in dims for f in dim), (f for d in rule.ins[0] for f in d), strict=False)
+        zip(
+            (f for dims in rule.outs for dim in dims for f in dim),
+            (f for d in rule.ins[0] for f in d),
+            strict=False,
+        )
     )
     outs = tuple(tuple(tuple(names[f] for f in dim) for dim in dims) for dims in rule.outs)
     return replace(rule, outs=outs, frozen=frozenset())
@@ -73,9 +79,13 @@ def shorter(rule: FactorRule) -> FactorRule:
     """The rule that says that one element less is sent of everything."""
 
     def less(traffic_of: TrafficOf) -> TrafficOf:
-        return lambda parts: tuple(replace(t, elements=t.elements - 1) for t in traffic_of(parts) or () if t.elements)
+        return lambda parts: tuple(
+            replace(t, elements=t.elements - 1) for t in traffic_of(parts) or () if t.elements
+        )
 
-    return replace(rule, exchanged={factor: less(traffic_of) for factor, traffic_of in rule.exchanged.items()})
+    return replace(
+        rule, exchanged={factor: less(traffic_of) for factor, traffic_of in rule.exchanged.items()}
+    )
 
 
 PLANTED = [
@@ -105,7 +115,9 @@ PLANTED = [
     ("pad", without_carrying),
     (
         "add literal",
-        lambda rule: replace(rule, reduced={"+": "sum"}, carried={"+": (0,)}, sizes={**rule.sizes, "+": 0}),
+        lambda rule: replace(
+            rule, reduced={"+": "sum"}, carried={"+": (0,)}, sizes={**rule.sizes, "+": 0}
+        ),
     ),
 ]
 
@@ -147,7 +159,10 @@ def test_a_planted_bug_is_found(name: str, bug: Callable[[FactorRule], FactorRul
         ("select_and_scatter_add", "[-, -, -, x] [-, -, -, x] -> [-, -, -, x]"),
         ("iota_2x32_shape", " -> [-, x] [-, x]"),
         ("conv_general_dilated", "[-, x, -, -] [-, -, -, -] -> [-, x, -, -]"),
-        ("conv_general_dilated window is the whole dim", "[-, x, -, -] [x, -, -, -] -> [-, -, -, -] sum(x)"),
+        (
+            "conv_general_dilated window is the whole dim",
+            "[-, x, -, -] [x, -, -, -] -> [-, -, -, -] sum(x)",
+        ),
         ("reduce_window_sum overlapping", "[-, x, -, -] -> [-, x, -, -]"),
         ("select_and_scatter_add", "[-, x, -, -] [-, x, -, -] -> [-, x, -, -]"),
         ("cumsum", "[-, x] -> [-, x]"),
@@ -162,7 +177,9 @@ def test_a_planted_bug_is_found(name: str, bug: Callable[[FactorRule], FactorRul
 )
 def test_the_strategy_exists(name: str, wanted: str) -> None:
     strategies = enumerate_strategies(rule_of(built(name).op), DeviceMesh.of({"x": 2}))
-    assert wanted in {f"{' '.join(map(str, s.ins))} -> {' '.join(map(str, s.outs))}" for s in strategies}
+    assert wanted in {
+        f"{' '.join(map(str, s.ins))} -> {' '.join(map(str, s.outs))}" for s in strategies
+    }
 
 
 @pytest.mark.parametrize(
@@ -177,7 +194,9 @@ def test_the_strategy_exists(name: str, wanted: str) -> None:
 )
 def test_the_strategy_does_not_exist(name: str, unwanted: str) -> None:
     strategies = enumerate_strategies(rule_of(built(name).op), DeviceMesh.of({"x": 2}))
-    assert unwanted not in {f"{' '.join(map(str, s.ins))} -> {' '.join(map(str, s.outs))}" for s in strategies}
+    assert unwanted not in {
+        f"{' '.join(map(str, s.ins))} -> {' '.join(map(str, s.outs))}" for s in strategies
+    }
 
 
 def test_strategies_start_with_the_replicated_one_and_differ() -> None:
@@ -188,29 +207,49 @@ def test_strategies_start_with_the_replicated_one_and_differ() -> None:
 
 
 def op_of(ins: tuple[int, ...], out: tuple[int, ...]) -> OpNode:
-    return OpNode(0, "made up", (TensorInfo(0, ins, "float32", 4),), (TensorInfo(1, out, "float32", 4),))
+    return OpNode(
+        0, "made up", (TensorInfo(0, ins, "float32", 4),), (TensorInfo(1, out, "float32", 4),)
+    )
 
 
 @pytest.mark.parametrize(
     ("rule", "complaint"),
     [
-        (lambda: FactorRule.of(op_of((4, 8), (4,)), ins=[["a", "b"]], outs=[["a"]]), "missing in a result"),
-        (lambda: FactorRule.of(op_of((4, 8), (8, 4)), ins=[["a", "b"]], outs=[["a", "b"]]), "do not make a dim"),
-        (lambda: FactorRule.of(op_of((4, 4), (4, 4)), ins=[["a", "a"]], outs=[["a", "a"]]), "stands twice"),
+        (
+            lambda: FactorRule.of(op_of((4, 8), (4,)), ins=[["a", "b"]], outs=[["a"]]),
+            "missing in a result",
+        ),
+        (
+            lambda: FactorRule.of(op_of((4, 8), (8, 4)), ins=[["a", "b"]], outs=[["a", "b"]]),
+            "do not make a dim",
+        ),
+        (
+            lambda: FactorRule.of(op_of((4, 4), (4, 4)), ins=[["a", "a"]], outs=[["a", "a"]]),
+            "stands twice",
+        ),
         (lambda: FactorRule.of(op_of((4,), (4,)), ins=[["a"]], outs=[["a", "b"]]), "does not fit"),
         (lambda: FactorRule.of(op_of((4,), (8,)), ins=[["a"]], outs=[["a", "b"]]), "does not fit"),
-        (lambda: FactorRule.of(op_of((4,), (8,)), ins=[["a"]], outs=[[["a", "b"]]]), "neither given"),
         (
-            lambda: FactorRule.of(op_of((4,), (4,)), ins=[["a"]], outs=[["a"]], carried={"b": (0,)}),
+            lambda: FactorRule.of(op_of((4,), (8,)), ins=[["a"]], outs=[[["a", "b"]]]),
+            "neither given",
+        ),
+        (
+            lambda: FactorRule.of(
+                op_of((4,), (4,)), ins=[["a"]], outs=[["a"]], carried={"b": (0,)}
+            ),
             "carried but not reduced",
         ),
         (
-            lambda: FactorRule.of(op_of((4,), ()), ins=[["a"]], outs=[[]], reduced={"a": "sum"}, carried={"a": (0,)}),
+            lambda: FactorRule.of(
+                op_of((4,), ()), ins=[["a"]], outs=[[]], reduced={"a": "sum"}, carried={"a": (0,)}
+            ),
             "both holds and carries",
         ),
     ],
 )
-def test_a_rule_that_contradicts_its_shapes_is_refused(rule: Callable[[], FactorRule], complaint: str) -> None:
+def test_a_rule_that_contradicts_its_shapes_is_refused(
+    rule: Callable[[], FactorRule], complaint: str
+) -> None:
     with pytest.raises(RuleError, match=complaint):
         rule()
 

@@ -12,9 +12,13 @@ from tests.ops.all_cases import CASES
 from tests.ops.build import Case, build
 from tests.ops.shardy import Splits, differences, of_rule, of_shardy
 
-_NO_KIND = "an unreduced value is a sum, a maximum or a minimum: not a product, bits, or a user's function"
+_NO_KIND = (
+    "an unreduced value is a sum, a maximum or a minimum: not a product, bits, or a user's function"
+)
 _NOT_A_RUN = "a part of a minor factor is no run of elements; Shardy takes it and lets a reshard put it right"
-_ADDED = "what is subtracted adds up; Shardy knows scatters by their body, and this is none of its list"
+_ADDED = (
+    "what is subtracted adds up; Shardy knows scatters by their body, and this is none of its list"
+)
 
 _RUNS = "each device reads or writes what of the runs lies in its shard; Shardy gathers the dim"
 
@@ -43,7 +47,10 @@ LISTED: dict[tuple[str, str], tuple[str, str]] = {
     ("scatter-max", "ours"): (_RUNS, "scatter-max runs drop"),
     ("scatter-mul", "theirs"): (_NO_KIND, "scatter-mul"),
     ("scatter-sub", "ours"): (_ADDED, "scatter-sub"),
-    ("triangular_solve", "ours"): ("columns are solved one by one; Shardy splits batch dims only", "triangular_solve"),
+    ("triangular_solve", "ours"): (
+        "columns are solved one by one; Shardy splits batch dims only",
+        "triangular_solve",
+    ),
 }
 # Shardy has come to agree from JAX 0.12 on.
 OLD = {("dynamic_update_slice", "theirs"), ("pad", "theirs")}
@@ -77,9 +84,31 @@ def test_listed_differences_are_there(entry: tuple[str, str]) -> None:
 
 COMPARED = [
     *("dot_general batch", "conv_general_dilated groups", "conv_general_dilated depthwise"),
-    *("reduce_sum", "reduce_max", "reduce_window_sum", "cumsum", "sort with values", "select_n scalar predicate"),
-    *("reshape (4, 2, 4) (8, 4)", "transpose", "broadcast_in_dim", "concatenate", "slice", "pad", "fft", "clamp"),
-    *("gather rows", "gather along axis", "scatter-add rows None", "scatter-max", "bitcast_convert_type narrower"),
+    *(
+        "reduce_sum",
+        "reduce_max",
+        "reduce_window_sum",
+        "cumsum",
+        "sort with values",
+        "select_n scalar predicate",
+    ),
+    *(
+        "reshape (4, 2, 4) (8, 4)",
+        "transpose",
+        "broadcast_in_dim",
+        "concatenate",
+        "slice",
+        "pad",
+        "fft",
+        "clamp",
+    ),
+    *(
+        "gather rows",
+        "gather along axis",
+        "scatter-add rows None",
+        "scatter-max",
+        "bitcast_convert_type narrower",
+    ),
 ]
 
 
@@ -91,7 +120,9 @@ def test_what_matters_is_compared(name: str) -> None:
     assert found[1].indices
 
 
-@pytest.mark.parametrize("name", ["dot_general batch", "gather rows", "reduce_sum", "transpose", "fft"])
+@pytest.mark.parametrize(
+    "name", ["dot_general batch", "gather rows", "reduce_sum", "transpose", "fft"]
+)
 def test_a_planted_omission_is_seen(name: str) -> None:
     case = BY_NAME[name]
     rule = rule_of(build(case).op)
@@ -113,4 +144,6 @@ def test_a_planted_excess_and_a_planted_kind_are_seen() -> None:
     case = BY_NAME["dot_general batch"]
     found = both(case)
     assert found is not None
-    assert list(differences(of_rule(replace(rule_of(build(case).op), reduced={})), found[1])) == ["kind"]
+    assert list(differences(of_rule(replace(rule_of(build(case).op), reduced={})), found[1])) == [
+        "kind"
+    ]

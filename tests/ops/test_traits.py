@@ -10,7 +10,15 @@ from autopar.core.graph import OpNode
 from autopar.core.regions import BOUNDARY
 from autopar.ops.rules import registered
 from autopar.ops.rules.stated import OPAQUE, TRACED
-from autopar.ops.traits import OpTraits, declare, is_fusible, is_rearrangement, reads_fused, traits_of, work_flops
+from autopar.ops.traits import (
+    OpTraits,
+    declare,
+    is_fusible,
+    is_rearrangement,
+    reads_fused,
+    traits_of,
+    work_flops,
+)
 from autopar.trace import trace
 
 WITHOUT_RULES = {"custom_call", "random_bits", "expand_dims"}

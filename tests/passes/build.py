@@ -36,7 +36,9 @@ class Builder:
 
     def value(self, placement: Placement, tensor: TensorInfo | None = None, size: int = 8) -> int:
         number = len(self.values)
-        self.values[number] = Value(number, tensor or TensorInfo(number, (size,), "float32", 4), placement)
+        self.values[number] = Value(
+            number, tensor or TensorInfo(number, (size,), "float32", 4), placement
+        )
         return number
 
     def input(self, placement: Placement = WHOLE, size: int = 8) -> int:
@@ -57,19 +59,30 @@ class Builder:
         out = self.value(placement, size=size)
         tensors = tuple(self.values[v].tensor for v in ins)
         made = (self.values[out].tensor,)
-        op = OpNode(len(self.instructions), kind, tensors, made, region=region, phase=phase, **of_op)
+        op = OpNode(
+            len(self.instructions), kind, tensors, made, region=region, phase=phase, **of_op
+        )
         strategy = Strategy(tuple(self.values[v].placement for v in ins), (placement,))
         self.instructions.append(Compute(op, strategy, tuple(ins), (out,)))
         return out
 
     def move(
-        self, kind: Any, axes: tuple[str, ...], before: int, after: Placement, *, role: Role = "forward", **rest: Any
+        self,
+        kind: Any,
+        axes: tuple[str, ...],
+        before: int,
+        after: Placement,
+        *,
+        role: Role = "forward",
+        **rest: Any,
     ) -> int:
         source = self.values[before]
         out = self.value(after, source.tensor)
         parts = (p.local_size(source.tensor.shape, self.mesh) for p in (source.placement, after))
         size = max(parts) * source.tensor.itemsize
-        self.instructions.append(Move(kind, axes, (before,), (out,), size, price(kind, axes, size), role, **rest))
+        self.instructions.append(
+            Move(kind, axes, (before,), (out,), size, price(kind, axes, size), role, **rest)
+        )
         return out
 
     def all_reduce(self, value: int, *, role: Role = "forward", region: int | None = None) -> int:
@@ -80,15 +93,26 @@ class Builder:
     def reduce_scatter(self, value: int, *, role: Role = "forward") -> int:
         p = self.values[value].placement
         axes = self.mesh.sort(p.unreduced)
-        return self.move("reduce_scatter", axes, value, Placement((p.dims[0] + axes, *p.dims[1:])), role=role, dim=0)
+        return self.move(
+            "reduce_scatter",
+            axes,
+            value,
+            Placement((p.dims[0] + axes, *p.dims[1:])),
+            role=role,
+            dim=0,
+        )
 
     def all_gather(self, value: int, *, role: Role = "forward") -> int:
         p = self.values[value].placement
-        return self.move("all_gather", p.dims[0], value, Placement(((), *p.dims[1:])), role=role, dim=0)
+        return self.move(
+            "all_gather", p.dims[0], value, Placement(((), *p.dims[1:])), role=role, dim=0
+        )
 
     def slice(self, value: int, axis: str, *, role: Role = "forward") -> int:
         p = self.values[value].placement
-        return self.move("slice", (axis,), value, Placement(((*p.dims[0], axis), *p.dims[1:])), role=role, dim=0)
+        return self.move(
+            "slice", (axis,), value, Placement(((*p.dims[0], axis), *p.dims[1:])), role=role, dim=0
+        )
 
     def program(self, outputs: Sequence[int], **rest: Any) -> ShardedProgram:
         parts = self.values, tuple(self.inputs), tuple(outputs), tuple(self.instructions)
@@ -97,12 +121,18 @@ class Builder:
 
 def meaning(program: ShardedProgram) -> list[object]:
     """What every output is, as a term of operators on inputs: moves leave a value as it is, but for its placement."""
-    terms: dict[int, object] = {v.id: v.tensor.literal for v in program.values.values() if v.tensor.literal is not None}
+    terms: dict[int, object] = {
+        v.id: v.tensor.literal for v in program.values.values() if v.tensor.literal is not None
+    }
     terms |= {value: ("input", value) for value in program.inputs}
     for instruction in program.instructions:
         for position, value in enumerate(instruction.outs):
             if isinstance(instruction, Compute):
-                found = (instruction.op.kind, instruction.op.id, *(terms[v] for v in instruction.ins))
+                found = (
+                    instruction.op.kind,
+                    instruction.op.id,
+                    *(terms[v] for v in instruction.ins),
+                )
                 terms[value] = found
             else:
                 terms[value] = terms[instruction.ins[position]]
@@ -120,7 +150,12 @@ def without(program: ShardedProgram, move: Move) -> ShardedProgram:
     return replace(program, instructions=tuple(rest), outputs=read(program.outputs))
 
 
-PLACEMENTS = [Placement(((),), ("x",)), Placement(((),), ("y",)), Placement((("y",),), ("x",)), WHOLE]
+PLACEMENTS = [
+    Placement(((),), ("x",)),
+    Placement(((),), ("y",)),
+    Placement((("y",),), ("x",)),
+    WHOLE,
+]
 
 
 @st.composite
@@ -154,7 +189,9 @@ def programs(draw: st.DrawFn) -> ShardedProgram:
     return in_regions(program, *sorted(draw(st.tuples(cuts, cuts, cuts, cuts))))
 
 
-def in_regions(program: ShardedProgram, start: int, inner_start: int, inner_end: int, end: int) -> ShardedProgram:
+def in_regions(
+    program: ShardedProgram, start: int, inner_start: int, inner_end: int, end: int
+) -> ShardedProgram:
     """`program` with its instructions from `start` to `end` in a region, and some of these in one within that."""
 
     def inside(instruction: Instruction, region: int) -> Instruction:
@@ -167,5 +204,7 @@ def in_regions(program: ShardedProgram, start: int, inner_start: int, inner_end:
         for n, i in enumerate(program.instructions)
     ]
     return replace(
-        program, instructions=tuple(instructions), regions=(Region(0, "remat"), Region(1, "remat", parent=0))
+        program,
+        instructions=tuple(instructions),
+        regions=(Region(0, "remat"), Region(1, "remat", parent=0)),
     )

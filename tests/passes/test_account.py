@@ -21,7 +21,9 @@ def is_taken(program: ShardedProgram, move: Instruction) -> bool:
     if not isinstance(move, Move) or move.is_collective or move.outs[0] in program.outputs:
         return False
     readers = [i for i in program.instructions for v in i.ins if v == move.outs[0]]
-    in_loops = [is_fusible(i.op) if isinstance(i, Compute) else is_taken(program, i) for i in readers]
+    in_loops = [
+        is_fusible(i.op) if isinstance(i, Compute) else is_taken(program, i) for i in readers
+    ]
     return bool(readers) and all(in_loops) and all(i.region == move.region for i in readers)
 
 
@@ -49,7 +51,11 @@ def last_use(program: ShardedProgram, value: int, in_memory: set[int], recompute
     for position, instruction in enumerate(program.instructions):
         if value in instruction.ins:
             outs = instruction.outs
-            through = [v for v in outs if in_registers(program, v, in_memory) or anew(program, v, recomputed)]
+            through = [
+                v
+                for v in outs
+                if in_registers(program, v, in_memory) or anew(program, v, recomputed)
+            ]
             found += [position, *(last_use(program, v, in_memory, recomputed) for v in through)]
     return max(found, default=-1)
 
@@ -77,7 +83,9 @@ def needs_a_copy(move: Move) -> bool:
     return move.is_collective and bool(move.dim or move.to_dim or several_shards)
 
 
-def slow_peak(program: ShardedProgram, in_memory: set[int], donated: tuple[int, ...], recomputed: set[int]) -> int:
+def slow_peak(
+    program: ShardedProgram, in_memory: set[int], donated: tuple[int, ...], recomputed: set[int]
+) -> int:
     """At every instruction, the bytes of all that was made and is still needed then, one by one."""
     fixed = {*program.inputs, *program.outputs}
     made = {v: n for n, i in enumerate(program.instructions) for v in i.outs if v not in fixed}
@@ -86,7 +94,11 @@ def slow_peak(program: ShardedProgram, in_memory: set[int], donated: tuple[int, 
     base = most = arguments_and_results(program, donated)
     for now, instruction in enumerate(program.instructions):
         alive = [v for v in made if made[v] <= now <= needed[v]]
-        extra = instruction.size_bytes if isinstance(instruction, Move) and needs_a_copy(instruction) else 0
+        extra = (
+            instruction.size_bytes
+            if isinstance(instruction, Move) and needs_a_copy(instruction)
+            else 0
+        )
         most = max(most, base + extra + sum(sizes[v] for v in alive))
     return most
 
@@ -102,8 +114,11 @@ def test_random_programs_peak_as_simulated(program: ShardedProgram, data: st.Dat
     again = set(data.draw(st.lists(st.sampled_from(tensors))))
     spent = account(program, lambda op, strategy: 1.0 + op.id, in_memory, donated, recomputed=again)
     assert spent.peak_memory_bytes == slow_peak(program, in_memory, donated, again)
-    assert spent.compute_time_s == sum(1.0 + i.op.id for i in program.instructions if isinstance(i, Compute))
-    communicating_s = sum(move.time_s for move in program.collectives)  # Python 3.12 compensates what it adds up
+    assert spent.compute_time_s == sum(
+        1.0 + i.op.id for i in program.instructions if isinstance(i, Compute)
+    )
+    # Python 3.12 compensates what it adds up
+    communicating_s = sum(move.time_s for move in program.collectives)
     assert spent.communication_time_s == pytest.approx(communicating_s, rel=1e-12)
     assert spent.serial_time_s == spent.compute_time_s + spent.communication_time_s
     assert max(spent.held_bytes) == spent.peak_memory_bytes
@@ -135,7 +150,10 @@ def test_a_result_takes_the_memory_of_a_donated_argument_of_its_type() -> None:
     build = Builder()
     rows, whole = build.input(SPLIT), build.input(WHOLE)
     program = build.program([build.compute([rows, whole], WHOLE)])
-    peaks = [account(program, lambda *_: 0.0, set(), donated).peak_memory_bytes for donated in ((), (0,), (1,))]
+    peaks = [
+        account(program, lambda *_: 0.0, set(), donated).peak_memory_bytes
+        for donated in ((), (0,), (1,))
+    ]
     assert peaks == [16 + 32 + 32, 16 + 32 + 32, 16 + 32]
 
 
@@ -158,7 +176,10 @@ def test_what_is_computed_again_keeps_its_operand_alive() -> None:
     program = build.program([build.compute([first, mask], WHOLE)])
     tensors = {v.tensor.id for v in build.values.values()}
     assert account(program, lambda *_: 0.0, tensors).peak_memory_bytes == 32 + 32 + 64 + 32
-    assert account(program, lambda *_: 0.0, tensors, recomputed={mask}).peak_memory_bytes == 32 + 32 + 64 + 32 + 32
+    assert (
+        account(program, lambda *_: 0.0, tensors, recomputed={mask}).peak_memory_bytes
+        == 32 + 32 + 64 + 32 + 32
+    )
 
 
 def test_what_a_move_reads_others_compute_again_and_what_it_makes_is_kept() -> None:
@@ -181,7 +202,9 @@ def test_operators_have_workspace() -> None:
     build = Builder()
     build.input()
     program = build.program([build.compute([0], WHOLE)])
-    spent = account(program, lambda *_: 0.0, set(), workspace=lambda op, in_bytes: 10 * sum(in_bytes))
+    spent = account(
+        program, lambda *_: 0.0, set(), workspace=lambda op, in_bytes: 10 * sum(in_bytes)
+    )
     assert spent.peak_memory_bytes == 32 + 32 + 320
 
 

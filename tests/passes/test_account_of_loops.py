@@ -45,7 +45,12 @@ def reading(program: ShardedProgram, registers: set[int], value: int) -> set[int
     for position, instruction in enumerate(program.instructions):
         if value in instruction.ins:
             found.add(position)
-            found |= {p for out in instruction.outs if out in registers for p in reading(program, registers, out)}
+            found |= {
+                p
+                for out in instruction.outs
+                if out in registers
+                for p in reading(program, registers, out)
+            }
     return found
 
 
@@ -70,7 +75,11 @@ def positions_of(
     last = max(held)
     after = program.instructions[last].outs
     is_written_over = len(after) == 1 and taken_over(program, registers, after[0]) == value
-    return held - {last} if last != position and (placed[last][0] in BOUNDARY or is_written_over) else held
+    return (
+        held - {last}
+        if last != position and (placed[last][0] in BOUNDARY or is_written_over)
+        else held
+    )
 
 
 def lying_in(program: ShardedProgram, registers: set[int], value: int) -> list[int]:
@@ -83,20 +92,34 @@ def lying_in(program: ShardedProgram, registers: set[int], value: int) -> list[i
 
 def taken_over(program: ShardedProgram, registers: set[int], value: int) -> int | None:
     """The value over which `value` is written, if any: nobody reads that later."""
-    position, maker = next(((n, i) for n, i in enumerate(program.instructions) if value in i.outs), (-1, None))
+    position, maker = next(
+        ((n, i) for n, i in enumerate(program.instructions) if value in i.outs), (-1, None)
+    )
     if not isinstance(maker, Compute):
         return None
     first, kind = maker.ins[0] if maker.ins else -1, maker.op.kind
     if kind == "carry_out":
-        entering = [n for n, placed in enumerate(kinds(program)) if placed == ("carry_in", maker.region)]
-        (carry,) = program.instructions[next(n for n in entering if carried_out(program, n) == position)].outs
+        entering = [
+            n for n, placed in enumerate(kinds(program)) if placed == ("carry_in", maker.region)
+        ]
+        (carry,) = program.instructions[
+            next(n for n in entering if carried_out(program, n) == position)
+        ].outs
         return first if carry in lying_in(program, registers, first) else carry
     if kind not in ("carry_in", "dynamic_update_slice") and not kind.startswith("scatter"):
         return None
-    if first in {*program.inputs, *program.outputs, *registers} or not is_made_in_round(program, first, maker):
+    if first in {*program.inputs, *program.outputs, *registers} or not is_made_in_round(
+        program, first, maker
+    ):
         return None
     readers = [i for i in program.instructions if first in i.ins]
-    waiting = {p for i in readers for out in i.outs if out in registers for p in reading(program, registers, out)}
+    waiting = {
+        p
+        for i in readers
+        for out in i.outs
+        if out in registers
+        for p in reading(program, registers, out)
+    }
     is_last = max(reading(program, registers, first)) == position and position not in waiting
     is_as_large = program.local_bytes(first) == program.local_bytes(value)
     return first if is_last and is_as_large and maker.ins.count(first) == 1 else None
@@ -117,7 +140,11 @@ def carried_out(program: ShardedProgram, entering: int) -> int:
 
     def carry(position: int) -> tuple[object, ...]:
         instruction = program.instructions[position]
-        return (instruction.region, instruction.op.params["position"]) if isinstance(instruction, Compute) else ()
+        return (
+            (instruction.region, instruction.op.params["position"])
+            if isinstance(instruction, Compute)
+            else ()
+        )
 
     leaving = (position for position, (kind, _) in enumerate(kinds(program)) if kind == "carry_out")
     return next(position for position in leaving if carry(position) == carry(entering))
@@ -126,7 +153,11 @@ def carried_out(program: ShardedProgram, entering: int) -> int:
 def exchanging(program: ShardedProgram, compute: Compute) -> int:
     """The bytes of the messages of an operator, and of the operands that it holds lengthened."""
     longer = {(e.tensor, e.axes) for e in lengthening(compute.op, compute.strategy, program.mesh)}
-    copies = [program.local_bytes(compute.ins[tensor]) for tensor, _ in longer if tensor < len(compute.ins)]
+    copies = [
+        program.local_bytes(compute.ins[tensor])
+        for tensor, _ in longer
+        if tensor < len(compute.ins)
+    ]
     return message_bytes(compute.exchanges) + sum(copies)
 
 
@@ -134,13 +165,24 @@ def slow_peak(program: ShardedProgram, in_memory: set[int]) -> int:
     """The most bytes at any position: arguments, results, and what is held there."""
     registers = fused(program, in_memory)
     fixed = {*program.inputs, *program.outputs} | registers
-    made = [(position, v) for position, i in enumerate(program.instructions) for v in i.outs if v not in fixed]
+    made = [
+        (position, v)
+        for position, i in enumerate(program.instructions)
+        for v in i.outs
+        if v not in fixed
+    ]
     run = events(program.tree, kinds(program))
-    held = {value: positions_of(program, run, position, value, registers) for position, value in made}
+    held = {
+        value: positions_of(program, run, position, value, registers) for position, value in made
+    }
     base = most = sum(program.local_bytes(v) for v in (*program.inputs, *program.outputs))
     for position, instruction in enumerate(program.instructions):
         alive = [v for v, positions in held.items() if position in positions]
-        beside = instruction.size_bytes if isinstance(instruction, Move) and needs_a_copy(instruction) else 0
+        beside = (
+            instruction.size_bytes
+            if isinstance(instruction, Move) and needs_a_copy(instruction)
+            else 0
+        )
         beside += exchanging(program, instruction) if isinstance(instruction, Compute) else 0
         most = max(most, base + beside + sum(program.local_bytes(v) for v in alive))
     return most
@@ -190,7 +232,9 @@ def test_random_plans_of_loops_peak_as_walked(name: str, everything: bool) -> No
         program = build_program(found.graph, found.flow, stage, Router(MESH, price), price)
         tensors = {v.tensor.id for v in program.values.values()}
         in_memory = tensors if everything else set(materialised(found.graph))
-        assert account(program, no_cost, in_memory).peak_memory_bytes == slow_peak(program, in_memory)
+        assert account(program, no_cost, in_memory).peak_memory_bytes == slow_peak(
+            program, in_memory
+        )
 
 
 def no_cost(*_: object) -> float:

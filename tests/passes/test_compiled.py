@@ -28,7 +28,9 @@ from tests.passes.build import SPLIT, Builder
 X, A, B, C, D, E = range(6)
 
 
-def loop(ins: tuple[int, ...], out: int, *, dear: bool = False, unary: bool = True, **more: bool) -> Node:
+def loop(
+    ins: tuple[int, ...], out: int, *, dear: bool = False, unary: bool = True, **more: bool
+) -> Node:
     return Node("loop", ins, (out,), 0, dear=dear, elementwise=True, unary=unary, **more)
 
 
@@ -54,7 +56,11 @@ def test_cheap_loops_are_computed_in_each_reader() -> None:
 
 
 def test_dear_loops_are_computed_once() -> None:
-    assert written([loop((X,), A, dear=True), loop((A,), B), loop((A,), C)], (B, C)) == {A: (X,), B: (A,), C: (A,)}
+    assert written([loop((X,), A, dear=True), loop((A,), B), loop((A,), C)], (B, C)) == {
+        A: (X,),
+        B: (A,),
+        C: (A,),
+    }
     together = [loop((X,), A, dear=True), loop((A,), B), loop((A,), C), loop((B, C), D)]
     assert written(together, (D,)) == {D: (X,)}
 
@@ -97,7 +103,9 @@ def test_what_nobody_reads_is_not_made() -> None:
 def test_a_sum_negates_behind() -> None:
     nodes = [loop((X,), A, negates=True), kernel((A,), B, sums=True)]
     assert written(nodes, (B,)) == {B: (X,)}
-    assert written([loop((X, D), C, product=True), loop((C,), A, negates=True), nodes[1]], (B,)) == {B: (X, D)}
+    assert written(
+        [loop((X, D), C, product=True), loop((C,), A, negates=True), nodes[1]], (B,)
+    ) == {B: (X, D)}
     assert written([*nodes, kernel((A,), C)], (B, C)) == {A: (X,), B: (A,), C: (A,)}
 
 
@@ -114,7 +122,11 @@ def test_a_sum_takes_in_what_alone_reads_it_and_waits_for_the_rest_of_its_operan
     nodes = [summed(X, A), part((A,), B), part((B, D), C)]
     assert written([*nodes, kernel((C,), E)], (E,)) == {C: (X, D), E: (C,)}
     assert written([*nodes, kernel((A,), E)], (C, E)) == {A: (X,), C: (D, A), E: (A,)}
-    assert written([summed(X, A), loop((A,), B), kernel((B,), C)], (C,)) == {A: (X,), B: (A,), C: (B,)}
+    assert written([summed(X, A), loop((A,), B), kernel((B,), C)], (C,)) == {
+        A: (X,),
+        B: (A,),
+        C: (B,),
+    }
     assert written([summed(X, A), part((A,), B)], (A, B)) == {A: (X,), B: (A,)}
 
 
@@ -127,7 +139,12 @@ def test_a_sum_takes_in_what_nobody_else_reads_products_too() -> None:
 
 def test_a_sum_takes_in_its_own_operand_once_it_holds_what_else_reads_that() -> None:
     """As a softmax: x = a b, exp(x - max(x)); the last sum is the first that takes."""
-    softmax = [kernel((X,), A, library=True), summed(A, B), part((B,), C, spreads=True), part((A, C), D, dear=True)]
+    softmax = [
+        kernel((X,), A, library=True),
+        summed(A, B),
+        part((B,), C, spreads=True),
+        part((A, C), D, dear=True),
+    ]
     assert written(softmax, (D,)) == {D: (X,)}
     assert written([*softmax, summed(D, E)], (D, E)) == {D: (X,), E: (D,)}
     assert written([*softmax, summed(D, E)], (E,)) == {E: (X,)}
@@ -143,7 +160,9 @@ def test_what_has_large_operands_is_kept_for_who_depends_on_it_by_another_path()
     wide, first, summed = loop((X, D), A, unary=False), loop((A,), B), kernel((B,), C)
     assert written([wide, first, summed, loop((A, C), E)], (E,))[E] == (A, C)
     assert written([wide, first, summed, loop((A,), 6), loop((6, C), E)], (E,))[E] == (C, X, D)
-    assert A in written([wide, first, loop((B,), C, dear=True), loop((C,), 6), loop((A, 6, C), E)], (E,))
+    assert A in written(
+        [wide, first, loop((B,), C, dear=True), loop((C,), 6), loop((A, 6, C), E)], (E,)
+    )
     assert A not in written([wide, first, loop((B,), C), loop((A, C), E)], (E,))
 
 
@@ -151,7 +170,11 @@ def test_what_is_computed_inside_a_loop_brings_its_operands_behind() -> None:
     """The operand made last is taken in first; D and X are there once."""
     nodes = [loop((X,), A), loop((D, X), B, unary=False), loop((A, B, D), C, unary=False)]
     assert written(nodes, (C,))[C] == (D, X)
-    assert written([loop((X,), A), loop((D,), B), loop((A, B, E), C, unary=False)], (C,))[C] == (E, D, X)
+    assert written([loop((X,), A), loop((D,), B), loop((A, B, E), C, unary=False)], (C,))[C] == (
+        E,
+        D,
+        X,
+    )
 
 
 def test_products_merge_several_dims_that_they_keep_or_sum() -> None:
@@ -163,7 +186,11 @@ def test_products_merge_several_dims_that_they_keep_or_sum() -> None:
     out = build.value(deep, TensorInfo(2, (2, 8, 2), "float32", 4))
     tensors = [build.values[value].tensor for value in (x, w, out)]
     op = OpNode(
-        0, "dot_general", tuple(tensors[:2]), (tensors[2],), params={"dimension_numbers": (((2,), (0,)), ((), ()))}
+        0,
+        "dot_general",
+        tuple(tensors[:2]),
+        (tensors[2],),
+        params={"dimension_numbers": (((2,), (0,)), ((), ()))},
     )
     build.instructions.append(Compute(op, Strategy((deep, flat), (deep,)), (x, w), (out,)))
     seen, product = Unfolding(build.program([out]), lambda _op, _sizes: 0).nodes().nodes
@@ -192,7 +219,10 @@ def test_a_sum_multiplies_first() -> None:
 
 
 def test_kernels_run_as_soon_as_they_can() -> None:
-    kernels = fused([kernel((X,), A), kernel((A,), B), kernel((B,), C), kernel((X,), D), kernel((C, D), E)], (E,))
+    kernels = fused(
+        [kernel((X,), A), kernel((A,), B), kernel((B,), C), kernel((X,), D), kernel((C, D), E)],
+        (E,),
+    )
     assert [k.node.outs[0] for k in ready_first(kernels)] == [A, D, B, C, E]
 
 
@@ -208,8 +238,17 @@ def test_each_of_several_results_waits_to_be_taken_out_of_their_tuple() -> None:
 
 def test_what_reads_earlier_arguments_runs_first_and_late_copies_last() -> None:
     copied = Node("loop", (A,), (C,), 0, late=True)
-    assert made_by([kernel((B,), D), kernel((X,), A), copied, kernel((A,), E)], (C, D, E)) == [A, D, E, C]
-    assert made_by([kernel((), A, late=True), kernel((X,), B), kernel((), C)], (A, B, C)) == [C, B, A]
+    assert made_by([kernel((B,), D), kernel((X,), A), copied, kernel((A,), E)], (C, D, E)) == [
+        A,
+        D,
+        E,
+        C,
+    ]
+    assert made_by([kernel((), A, late=True), kernel((X,), B), kernel((), C)], (A, B, C)) == [
+        C,
+        B,
+        A,
+    ]
 
 
 def test_what_comes_from_several_places_is_computed_for_one_reader() -> None:
@@ -222,7 +261,9 @@ def test_what_comes_from_several_places_is_computed_for_one_reader() -> None:
     ("shape", "dim", "kind"),
     [((4, 128), 1, "kernel"), ((4, 127), 1, "loop"), ((128, 4), 0, "loop"), ((128,), 0, "loop")],
 )
-def test_long_rows_are_put_together_by_a_kernel_of_their_own(shape: tuple[int, ...], dim: int, kind: str) -> None:
+def test_long_rows_are_put_together_by_a_kernel_of_their_own(
+    shape: tuple[int, ...], dim: int, kind: str
+) -> None:
     draft = NodeDraft(Builder().program([]))
     draft.put_together((A, B), C, 0, shape, dim)
     (node,) = draft.scopes[-1].nodes
@@ -233,7 +274,9 @@ def test_what_a_loop_does_not_change_is_made_before_it_and_what_only_spreads_it_
     build = Builder()
     given, start = build.input(), build.input()
     carried = build.compute([start], kind="carry_in", region=0, params={"position": 0})
-    spread, alone = (build.compute([given], kind="broadcast_in_dim", size=16, region=1) for _ in range(2))
+    spread, alone = (
+        build.compute([given], kind="broadcast_in_dim", size=16, region=1) for _ in range(2)
+    )
     made = build.compute([spread], kind="sin", size=16, region=1)
     build.compute([carried, alone], kind="mul", size=16, region=1)
     regions = (Region(0, "scan"), Region(1, "body", 0))
@@ -251,14 +294,18 @@ def test_what_a_loop_does_not_change_is_made_before_it_and_what_only_spreads_it_
 @pytest.mark.parametrize("kind", ["split", "unstack"])
 def test_parts_are_cut_out_inside_what_reads_them(kind: str) -> None:
     build = Builder()
-    whole, *parts = (build.value(Placement(((), ())), TensorInfo(n, (2, 8), "float32", 4)) for n in range(3))
+    whole, *parts = (
+        build.value(Placement(((), ())), TensorInfo(n, (2, 8), "float32", 4)) for n in range(3)
+    )
     tensors = [build.values[value].tensor for value in (whole, *parts)]
     op = OpNode(0, kind, (tensors[0],), tuple(tensors[1:]), params={"axis": 0})
     whole_placed = Placement(((), ()))
     strategy = Strategy((whole_placed,), (whole_placed, whole_placed))
     build.instructions.append(Compute(op, strategy, (whole,), tuple(parts)))
     found = Unfolding(build.program(parts), lambda _op, _sizes: 0).nodes().nodes
-    assert [(node.kind, node.ins, node.outs) for node in found] == [("loop", (whole,), (part,)) for part in parts]
+    assert [(node.kind, node.ins, node.outs) for node in found] == [
+        ("loop", (whole,), (part,)) for part in parts
+    ]
 
 
 @pytest.mark.parametrize(("size", "kind"), [(64, "kernel"), (2, "loop")])
@@ -268,9 +315,16 @@ def test_shards_of_a_bucket_are_put_together_row_by_row(size: int, kind: str) ->
     tensors = [TensorInfo(n, (size, 8), "float32", 4) for n in range(2)]
     one, two = (build.value(Placement(((), ()), ("x",)), tensor) for tensor in tensors)
     parts = [Placement(((), ("x",))), Placement((("x",), ()))]
-    outs = tuple(build.value(placement, tensor) for placement, tensor in zip(parts, tensors, strict=True))
+    outs = tuple(
+        build.value(placement, tensor) for placement, tensor in zip(parts, tensors, strict=True)
+    )
     draft = NodeDraft(build.program(outs))
-    unfold_move(draft, 0, Move("reduce_scatter", ("x",), (one, two), outs, 64 * size, 0.0, "mirror", dim=0), (one, two))
+    unfold_move(
+        draft,
+        0,
+        Move("reduce_scatter", ("x",), (one, two), outs, 64 * size, 0.0, "mirror", dim=0),
+        (one, two),
+    )
     nodes = draft.scopes[-1].nodes
     copied, (together,) = nodes[0], [node for node in nodes if node.pieces]
     views = {node.outs[0]: node.ins[0] for node in nodes if node.view}
@@ -282,10 +336,18 @@ def test_shards_of_a_bucket_are_put_together_row_by_row(size: int, kind: str) ->
 def test_a_product_that_only_a_transpose_reads_is_made_turned_round(others: int) -> None:
     """(a b)^T is b^T a^T, unless something else reads a b."""
     build, whole = Builder(), Placement(((), ()))
-    x, w, made, turned = (build.value(whole, TensorInfo(n, s, "float32", 4)) for n, s in enumerate(_PRODUCT))
+    x, w, made, turned = (
+        build.value(whole, TensorInfo(n, s, "float32", 4)) for n, s in enumerate(_PRODUCT)
+    )
     build.inputs += [x, w]
     tensors = [build.values[value].tensor for value in (x, w, made, turned)]
-    sums = OpNode(0, "dot_general", tuple(tensors[:2]), (tensors[2],), params={"dimension_numbers": _SUMS_ROWS})
+    sums = OpNode(
+        0,
+        "dot_general",
+        tuple(tensors[:2]),
+        (tensors[2],),
+        params={"dimension_numbers": _SUMS_ROWS},
+    )
     turns = OpNode(1, "transpose", (tensors[2],), (tensors[3],), params={"permutation": (1, 0)})
     build.instructions.append(Compute(sums, Strategy((whole, whole), (whole,)), (x, w), (made,)))
     build.instructions.append(Compute(turns, Strategy((whole,), (whole,)), (made,), (turned,)))
@@ -312,17 +374,30 @@ def test_places_count_within_one_kernel() -> None:
 
 
 def test_all_reduces_that_need_not_one_another_are_joined() -> None:
-    apart = [kernel((X,), A, joins=("x",)), kernel((A,), B), kernel((X,), C, joins=("x",)), kernel((B, C), D)]
+    apart = [
+        kernel((X,), A, joins=("x",)),
+        kernel((A,), B),
+        kernel((X,), C, joins=("x",)),
+        kernel((B, C), D),
+    ]
     found = joined(fused(apart, (D,)))
     assert [k.node.outs for k in found] == [(A, C), (B,), (D,)]
     chained = [kernel((X,), A, joins=("x",)), kernel((A,), B, joins=("x",))]
     assert len(joined(fused(chained, (B,)))) == 2
 
 
-@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.sampled_from(["", "x", "y"])), max_size=12))
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 9), st.integers(0, 9), st.sampled_from(["", "x", "y"])),
+        max_size=12,
+    )
+)
 def test_joining_leaves_an_order(drawn: list[tuple[int, int, str]]) -> None:
     """All kernels still run, each behind what it reads."""
-    nodes = [kernel((min(a, n), min(b, n)), n + 1, joins=(j,) if j else ()) for n, (a, b, j) in enumerate(drawn)]
+    nodes = [
+        kernel((min(a, n), min(b, n)), n + 1, joins=(j,) if j else ())
+        for n, (a, b, j) in enumerate(drawn)
+    ]
     found = joined(fused(nodes, range(len(nodes) + 1)))
     assert sorted(v for k in found for v in k.node.outs) == list(range(1, len(nodes) + 1))
     seen = {0}
@@ -345,7 +420,9 @@ def test_a_donated_argument_is_copied_if_it_may_be_read_later() -> None:
 def test_a_kernel_writes_over_what_nobody_reads_later() -> None:
     sizes = dict.fromkeys(range(6), 8)
     timed = Timed(sizes)
-    timed.run(fused([kernel((X,), A), loop((A,), B, dear=True), kernel((B,), C), kernel((B,), D)], (C, D)))
+    timed.run(
+        fused([kernel((X,), A), loop((A,), B, dear=True), kernel((B,), C), kernel((B,), D)], (C, D))
+    )
     assert most(held(timed, frozenset({X, C, D})))[0] == 8
     timed = Timed(sizes)
     timed.run(fused([kernel((X,), A), kernel((A,), B), kernel((B,), C)], (C,)))
@@ -364,7 +441,11 @@ def test_of_buffers_of_one_size_that_of_the_least_rank_finds_a_place_first() -> 
 
 
 def test_of_rooms_of_one_size_the_first_is_tried_first() -> None:
-    both, early, late = [HeldBuffer(A, 0, 2, 8), HeldBuffer(B, 1, 5, 8)], (8, [(3, END)]), (8, [(6, END)])
+    both, early, late = (
+        [HeldBuffer(A, 0, 2, 8), HeldBuffer(B, 1, 5, 8)],
+        (8, [(3, END)]),
+        (8, [(6, END)]),
+    )
     assert left_over(both, [(8, [(3, END)]), (8, [(6, END)])], {A: 0, B: 1}) == []
     assert left_over(both, [late, early], {A: 0, B: 1}) == [both[1]]
 
@@ -384,9 +465,13 @@ def test_what_others_read_too_is_copied_before_it_is_written_over() -> None:
 
 def test_what_runs_before_may_read_what_is_written_over() -> None:
     sizes = dict.fromkeys(range(6), 8)
-    before = fused([kernel((X,), A), kernel((A,), B), kernel((A, B), C, over=(A,), inplace=True)], (C,))
+    before = fused(
+        [kernel((X,), A), kernel((A,), B), kernel((A, B), C, over=(A,), inplace=True)], (C,)
+    )
     assert with_own(before, (X,), sizes, 100) == before
-    beside = fused([kernel((X,), A), kernel((A,), B), kernel((A, X), C, over=(A,), inplace=True)], (B, C))
+    beside = fused(
+        [kernel((X,), A), kernel((A,), B), kernel((A, X), C, over=(A,), inplace=True)], (B, C)
+    )
     assert len(with_own(beside, (X,), sizes, 100)) == 4
 
 
@@ -403,11 +488,15 @@ def test_what_is_written_over_and_what_becomes_of_it_are_one_buffer() -> None:
     timed = Timed(sizes)
     timed.run(fused([*nodes, kernel((B,), C)], (C,)))
     timed.write_over((C,))
-    assert [one for one in held(timed, frozenset({X, C})) if one.buffer in (A, B)] == [HeldBuffer(A, 0, 3, 8)]
+    assert [one for one in held(timed, frozenset({X, C})) if one.buffer in (A, B)] == [
+        HeldBuffer(A, 0, 3, 8)
+    ]
     timed = Timed(sizes)
     timed.run(fused([*nodes, loop((B,), C, dear=True)], (C,)))
     timed.write_over((C,))
-    assert [one for one in held(timed, frozenset({X, C})) if one.buffer in (A, B)] == [HeldBuffer(A, 0, 2, 8)]
+    assert [one for one in held(timed, frozenset({X, C})) if one.buffer in (A, B)] == [
+        HeldBuffer(A, 0, 2, 8)
+    ]
     timed = Timed(sizes)
     timed.run(fused(nodes, (B,)))
     timed.write_over((B,))
@@ -416,7 +505,10 @@ def test_what_is_written_over_and_what_becomes_of_it_are_one_buffer() -> None:
 
 
 def test_ranks_follow_the_results_and_their_operands_not_the_program() -> None:
-    kernels = fused([kernel((X,), A), kernel((X,), B), kernel((A,), C), kernel((B, A), D), kernel((X,), E)], (D, C))
+    kernels = fused(
+        [kernel((X,), A), kernel((X,), B), kernel((A,), C), kernel((B, A), D), kernel((X,), E)],
+        (D, C),
+    )
     assert sorted((D, C, B, A, E), key=post_order(kernels, [D, C]).__getitem__) == [B, A, D, C, E]
 
 
@@ -428,12 +520,17 @@ def test_buffers_of_loops_rank_behind_all_others() -> None:
 
 
 IN_ORDER = {n: n for n in range(12)}
-BUFFERS = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 8), st.integers(1, 40)), min_size=1, max_size=12)
+BUFFERS = st.lists(
+    st.tuples(st.integers(0, 20), st.integers(0, 8), st.integers(1, 40)), min_size=1, max_size=12
+)
 
 
 @given(BUFFERS)
 def test_an_arena_holds_all_that_is_held_at_once(drawn: list[tuple[int, int, int]]) -> None:
-    buffers = [HeldBuffer(n, first, first + long, ALIGNMENT * size) for n, (first, long, size) in enumerate(drawn)]
+    buffers = [
+        HeldBuffer(n, first, first + long, ALIGNMENT * size)
+        for n, (first, long, size) in enumerate(drawn)
+    ]
     size = arena_bytes(buffers, IN_ORDER)
     assert most(buffers)[0] <= size <= sum(one.size_bytes for one in buffers)
     if all(a.last < b.first or b.last < a.first for a, b in combinations(buffers, 2)):
@@ -442,7 +539,11 @@ def test_an_arena_holds_all_that_is_held_at_once(drawn: list[tuple[int, int, int
 
 def test_an_arena_may_be_fragmented() -> None:
     unit = ALIGNMENT
-    buffers = [HeldBuffer(0, 0, 1, 3 * unit), HeldBuffer(1, 1, 3, 2 * unit), HeldBuffer(2, 2, 3, 4 * unit)]
+    buffers = [
+        HeldBuffer(0, 0, 1, 3 * unit),
+        HeldBuffer(1, 1, 3, 2 * unit),
+        HeldBuffer(2, 2, 3, 4 * unit),
+    ]
     assert arena_bytes(buffers, IN_ORDER) == most(buffers)[0] == 6 * unit
     buffers.append(HeldBuffer(3, 0, 0, 3 * unit))
     assert arena_bytes(buffers, IN_ORDER) >= most(buffers)[0]
@@ -451,7 +552,9 @@ def test_an_arena_may_be_fragmented() -> None:
 def test_an_arena_is_the_smaller_of_two() -> None:
     """The largest first, 13 units; those first that live longest, 12."""
     drawn = [(2, 5, 5), (1, 1, 6), (5, 5, 3), (0, 5, 4)]
-    buffers = [HeldBuffer(n, first, last, ALIGNMENT * size) for n, (first, last, size) in enumerate(drawn)]
+    buffers = [
+        HeldBuffer(n, first, last, ALIGNMENT * size) for n, (first, last, size) in enumerate(drawn)
+    ]
     assert arena_bytes(buffers, IN_ORDER) == most(buffers)[0] == 12 * ALIGNMENT
 
 
@@ -462,12 +565,18 @@ def test_buffers_that_are_written_over_one_another_lie_in_one_place() -> None:
     apart = [HeldBuffer(0, 0, 2, unit), HeldBuffer(1, 3, 9, unit), *others]
     assert _places(apart) == [(one, one.buffer) for one in sorted(apart, key=lambda one: one.first)]
     ((place, last), *_) = _places(
-        [HeldBuffer(0, 0, 2, unit), HeldBuffer(1, 3, 9, unit, over=0), HeldBuffer(4, 10, 12, unit, over=1)]
+        [
+            HeldBuffer(0, 0, 2, unit),
+            HeldBuffer(1, 3, 9, unit, over=0),
+            HeldBuffer(4, 10, 12, unit, over=1),
+        ]
     )
     assert (place.buffer, place.first, place.last, last) == (0, 0, 12, 4)
+    # what is not there
     assert (
-        arena_bytes([HeldBuffer(0, 0, 2, unit), HeldBuffer(1, 3, 9, unit, over=7)], IN_ORDER) == unit
-    )  # what is not there
+        arena_bytes([HeldBuffer(0, 0, 2, unit), HeldBuffer(1, 3, 9, unit, over=7)], IN_ORDER)
+        == unit
+    )
 
 
 def test_the_clock_moves_with_buffers_and_not_with_kernels() -> None:

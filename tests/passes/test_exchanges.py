@@ -77,7 +77,9 @@ def test_exchanges_are_collectives_of_the_program_at_their_price() -> None:
     program = states()["fuse_collectives"]
     moves = program.collectives
     assert [move.size_bytes for move in moves] == [16, 16, 24, 24]
-    assert [move.time_s for move in moves] == [price("permute", move.axes, move.size_bytes) for move in moves]
+    assert [move.time_s for move in moves] == [
+        price("permute", move.axes, move.size_bytes) for move in moves
+    ]
     assert {move.role for move in moves} == {"exchange"}
     assert program.proves_replication
     assert "permute[x] next 16 bytes" in str(program)
@@ -86,10 +88,13 @@ def test_exchanges_are_collectives_of_the_program_at_their_price() -> None:
 
 def test_the_account_counts_them_as_communication_and_their_copies_as_memory() -> None:
     before, after = (
-        account(states()[name], lambda *_: 1.0, set()) for name in ("insert_redistribution", "price_exchanges")
+        account(states()[name], lambda *_: 1.0, set())
+        for name in ("insert_redistribution", "price_exchanges")
     )
     assert before.communication_time_s == 0
-    assert after.communication_time_s == pytest.approx(sum(m.time_s for m in states()["price_exchanges"].collectives))
+    assert after.communication_time_s == pytest.approx(
+        sum(m.time_s for m in states()["price_exchanges"].collectives)
+    )
     assert after.compute_time_s == before.compute_time_s == 2.0
 
 
@@ -98,7 +103,9 @@ def test_an_exchange_costs_what_a_step_of_its_kind_costs() -> None:
     strategy = windows_strategy(MESH)
     sent = sum(pricing.step_cost(e.kind, e.axes, e.size_bytes) for e in strategy.exchanges)
     assert sent > 0
-    assert cost_of(pricing, graph().ops[1], strategy) == pytest.approx(pricing.op_cost(graph().ops[1], strategy) + sent)
+    assert cost_of(pricing, graph().ops[1], strategy) == pytest.approx(
+        pricing.op_cost(graph().ops[1], strategy) + sent
+    )
 
 
 def test_who_has_no_exchanges_keeps_strategies_without() -> None:

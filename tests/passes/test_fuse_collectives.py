@@ -39,16 +39,24 @@ def test_random_programs_keep_their_meaning(program: ShardedProgram, bucket_byte
     verify(fused)
     assert meaning(fused) == meaning(program)
     assert reductions(fused) == reductions(program)
-    computed, before = ([i for i in p.instructions if isinstance(i, Compute)] for p in (fused, program))
+    computed, before = (
+        [i for i in p.instructions if isinstance(i, Compute)] for p in (fused, program)
+    )
     assert sorted(map(id, computed)) == sorted(map(id, before))
     for move in fused.collectives:
         values = [program.values[v] for v in move.ins]
         assert len({(v.placement.unreduced, v.placement.kind, v.tensor.dtype) for v in values}) == 1
-        sizes = [max(map(program.local_bytes, pair)) for pair in zip(move.ins, move.outs, strict=True)]
+        sizes = [
+            max(map(program.local_bytes, pair)) for pair in zip(move.ins, move.outs, strict=True)
+        ]
         assert move.size_bytes == sum(sizes)
         assert move.time_s == price(move.kind, move.axes, move.size_bytes)
         assert sum(sizes[:-1]) < (bucket_bytes if move.kind == "all_reduce" else 48)
-        assert move.kind != "all_gather" or len(move.outs) == 1 or set(move.outs) <= set(program.outputs)
+        assert (
+            move.kind != "all_gather"
+            or len(move.outs) == 1
+            or set(move.outs) <= set(program.outputs)
+        )
     total = [sum(move.time_s for move in p.collectives) for p in (fused, program)]
     assert total[0] <= total[1] * (1 + 1e-9)
     assert len(fused.collectives) <= len(program.collectives)
@@ -100,7 +108,9 @@ def test_what_is_no_gradient_waits_for_none() -> None:
     (gradient,) = gradients(build, 1)
     updated = build.compute([build.all_reduce(gradient, role="mirror")], phase="update")
     (partial,) = gradients(build, 1)
-    view = build.compute([build.all_reduce(partial, role="backward")], kind="reshape", phase="backward")
+    view = build.compute(
+        [build.all_reduce(partial, role="backward")], kind="reshape", phase="backward"
+    )
     last = build.compute([view], phase="backward")
     later = build.compute([0], phase="backward")
     program = build.program([updated, last, later])
@@ -116,13 +126,18 @@ def test_effects_keep_their_order() -> None:
     build = Builder()
     build.input()
     first, second = gradients(build, 2)
-    update = build.compute([build.all_reduce(first, role="mirror")], kind="tell", phase="update", effect="ordered")
+    update = build.compute(
+        [build.all_reduce(first, role="mirror")], kind="tell", phase="update", effect="ordered"
+    )
     forward = build.compute([0], kind="tell", effect="ordered")
     program = build.program([update, forward, build.all_reduce(second, role="mirror")])
     fused = FuseCollectives(price).apply(program)
     verify(fused)
     assert buckets(fused) == [(("x",), 2)]
-    told = [[i.outs[0] for i in p.instructions if isinstance(i, Compute) and i.op.effect] for p in (program, fused)]
+    told = [
+        [i.outs[0] for i in p.instructions if isinstance(i, Compute) and i.op.effect]
+        for p in (program, fused)
+    ]
     assert told == [[update, forward]] * 2
 
 
@@ -130,7 +145,10 @@ def test_dependent_ones_stay_apart() -> None:
     build = Builder()
     first = build.all_reduce(build.compute([build.input()], X))
     second = build.all_reduce(build.compute([first], X))
-    assert buckets(FuseCollectives(price).apply(build.program([second]))) == [(("x",), 1), (("x",), 1)]
+    assert buckets(FuseCollectives(price).apply(build.program([second]))) == [
+        (("x",), 1),
+        (("x",), 1),
+    ]
 
 
 def test_an_early_use_closes_the_bucket() -> None:
@@ -165,7 +183,9 @@ def test_reductions_one_after_the_other_are_both_kept() -> None:
 
 
 @pytest.mark.parametrize(
-    "other", [Y, Placement(((),), ("x", "y")), Placement(((),), ("x",), "max")], ids=["axes", "more axes", "kind"]
+    "other",
+    [Y, Placement(((),), ("x", "y")), Placement(((),), ("x",), "max")],
+    ids=["axes", "more axes", "kind"],
 )
 def test_other_axes_and_kinds_get_buckets_of_their_own(other: Placement) -> None:
     build = Builder()
@@ -194,7 +214,10 @@ def test_buckets_stay_in_their_region() -> None:
     last = build.all_reduce(outside)
     fused = FuseCollectives(price).apply(build.program([used, last], regions=(Region(0, "remat"),)))
     verify(fused)
-    assert sorted((move.region is None, len(move.ins)) for move in fused.collectives) == [(False, 2), (True, 1)]
+    assert sorted((move.region is None, len(move.ins)) for move in fused.collectives) == [
+        (False, 2),
+        (True, 1),
+    ]
 
 
 def test_a_block_is_not_interrupted_by_what_reduces_its_result() -> None:
@@ -219,14 +242,20 @@ def test_scatters_of_gradients_become_one_whose_views_wait() -> None:
     fused = FuseCollectives(price).apply(build.program(scattered))
     verify(fused)
     (move,) = fused.collectives
-    assert (move.kind, len(move.ins), move.reason) == ("reduce_scatter", 3, "bucket of 3 reduce-scatters")
+    assert (move.kind, len(move.ins), move.reason) == (
+        "reduce_scatter",
+        3,
+        "bucket of 3 reduce-scatters",
+    )
 
 
 def test_a_scatter_and_an_all_reduce_stay_apart() -> None:
     build = Builder()
     build.input()
     a, b = gradients(build, 2)
-    fused = FuseCollectives(price).apply(build.program([build.all_reduce(a), build.reduce_scatter(b)]))
+    fused = FuseCollectives(price).apply(
+        build.program([build.all_reduce(a), build.reduce_scatter(b)])
+    )
     verify(fused)
     assert sorted(move.kind for move in fused.collectives) == ["all_reduce", "reduce_scatter"]
 

@@ -35,7 +35,9 @@ from tests.passes.build import MESH, SPLIT, WHOLE, Builder, meaning, price
 PARTIAL = Placement(((),), ("x",))
 
 
-def op(number: int, kind: str, ins: Sequence[TensorInfo], out: TensorInfo, phase: Phase = "forward") -> OpNode:
+def op(
+    number: int, kind: str, ins: Sequence[TensorInfo], out: TensorInfo, phase: Phase = "forward"
+) -> OpNode:
     return OpNode(number, kind, tuple(ins), (out,), source=f"line {number}", phase=phase)
 
 
@@ -54,17 +56,25 @@ def test_an_input_wanted_twice_alike_is_converted_once() -> None:
     a, b, c = tensor(0), tensor(1), tensor(2)
     graph = OpGraph((op(0, "f", [a], b), op(1, "g", [a], c)), (a,), (b, c))
     strategies = (as_is(SPLIT, SPLIT), as_is(SPLIT, SPLIT))
-    program = lower(graph, dataflow(graph), Stage(MESH, (WHOLE,), strategies, (SPLIT,), (SPLIT, SPLIT)))
+    program = lower(
+        graph, dataflow(graph), Stage(MESH, (WHOLE,), strategies, (SPLIT,), (SPLIT, SPLIT))
+    )
     verify(program)
     assert [type(i) for i in program.instructions] == [Convert, Compute, Compute]
     routed = InsertRedistribution(Router(MESH, price)).apply(program)
     verify(routed)
-    assert [getattr(i, "kind", "compute") for i in routed.instructions] == ["slice", "compute", "compute"]
+    assert [getattr(i, "kind", "compute") for i in routed.instructions] == [
+        "slice",
+        "compute",
+        "compute",
+    ]
 
 
 def test_a_result_read_twice_is_reduced_once_right_after_it_is_made() -> None:
     a, b, c, d = (tensor(n) for n in range(4))
-    graph = OpGraph((op(0, "dot_general", [a], b), op(1, "f", [b], c), op(2, "g", [b, c], d)), (a,), (d,))
+    graph = OpGraph(
+        (op(0, "dot_general", [a], b), op(1, "f", [b], c), op(2, "g", [b, c], d)), (a,), (d,)
+    )
     strategies = (as_is(SPLIT, PARTIAL), as_is(WHOLE, WHOLE), as_is(WHOLE, WHOLE, WHOLE))
     stage = Stage(MESH, (SPLIT,), strategies, (WHOLE,), (SPLIT,))
     program = lower(graph, dataflow(graph), stage)
@@ -72,8 +82,17 @@ def test_a_result_read_twice_is_reduced_once_right_after_it_is_made() -> None:
     routed = InsertRedistribution(Router(MESH, price)).apply(program)
     verify(routed)
     (move,) = routed.collectives
-    assert (move.kind, move.axes, move.size_bytes, move.role) == ("all_reduce", ("x",), 32, "forward")
-    assert (move.time_s, move.source, move.reason) == (price("all_reduce", ("x",), 32), "line 0", "[-] sum(x) -> [-]")
+    assert (move.kind, move.axes, move.size_bytes, move.role) == (
+        "all_reduce",
+        ("x",),
+        32,
+        "forward",
+    )
+    assert (move.time_s, move.source, move.reason) == (
+        price("all_reduce", ("x",), 32),
+        "line 0",
+        "[-] sum(x) -> [-]",
+    )
     (summed,) = move.outs
     assert len(users_of(routed)[summed]) == 2
     assert routed.outputs[0] not in users_of(routed)
@@ -84,7 +103,11 @@ def test_literals_are_values_that_nothing_makes() -> None:
     a, two, b = tensor(0), tensor(1, (), literal=2.0), tensor(2)
     graph = OpGraph((op(0, "mul", [a, two], b),), (a,), (b, two, a))
     strategy = Strategy((SPLIT, Placement(())), (SPLIT,))
-    program = lower(graph, dataflow(graph), Stage(MESH, (SPLIT,), (strategy,), (), (SPLIT, Placement(()), WHOLE)))
+    program = lower(
+        graph,
+        dataflow(graph),
+        Stage(MESH, (SPLIT,), (strategy,), (), (SPLIT, Placement(()), WHOLE)),
+    )
     verify(program)
     assert program.values[program.outputs[1]].tensor == two
     assert program.values[program.outputs[2]].placement == WHOLE
@@ -99,7 +122,9 @@ def test_a_dropped_collective_and_swapped_dims_are_caught() -> None:
     without = program.with_instructions(program.instructions[:-1])
     with pytest.raises(ProgramError, match="never made"):
         verify(without)
-    unreduced = ShardedProgram(program.mesh, program.values, program.inputs, (1,), program.instructions[:-1])
+    unreduced = ShardedProgram(
+        program.mesh, program.values, program.inputs, (1,), program.instructions[:-1]
+    )
     with pytest.raises(ProgramError, match="left unreduced"):
         verify(unreduced)
 
@@ -107,7 +132,9 @@ def test_a_dropped_collective_and_swapped_dims_are_caught() -> None:
 # sink_all_reduce ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("kind", "sinks"), [("reshape", True), ("transpose", True), ("tanh", False), ("exp", False)])
+@pytest.mark.parametrize(
+    ("kind", "sinks"), [("reshape", True), ("transpose", True), ("tanh", False), ("exp", False)]
+)
 def test_an_all_reduce_sinks_behind_views_only(kind: str, sinks: bool) -> None:
     build = Builder()
     total = build.all_reduce(build.compute([build.input(SPLIT)], PARTIAL))
@@ -130,7 +157,11 @@ def test_an_all_reduce_stays_where_others_see_it(why: str) -> None:
     )
     view = build.compute([total], kind="reshape")
     outputs = (
-        [view, build.compute([total])] if why == "two readers" else [view, total] if why == "an output" else [view]
+        [view, build.compute([total])]
+        if why == "two readers"
+        else [view, total]
+        if why == "an output"
+        else [view]
     )
     program = build.program(outputs)
     assert SinkAllReduce().apply(program).instructions == program.instructions
@@ -203,7 +234,9 @@ def test_what_scales_must_be_whole() -> None:
     """Two halves times two halves would be another product."""
     build = Builder()
     total = build.all_reduce(build.compute([build.input(SPLIT)], PARTIAL))
-    product = build.compute([total, build.compute([build.input(SPLIT)], PARTIAL)], PARTIAL, kind="mul")
+    product = build.compute(
+        [total, build.compute([build.input(SPLIT)], PARTIAL)], PARTIAL, kind="mul"
+    )
     program = build.program([build.all_reduce(product)])
     assert SinkAllReduce().apply(program).instructions == program.instructions
 
@@ -223,12 +256,22 @@ def test_a_scatter_of_a_product_sinks_behind_its_transpose(why: str) -> None:
     product, scattered = (build.value(placed, made) for placed in (before, part))
     out = build.value(turned, tensor(1, (8, 16)))
     kind = "cumsum" if why == "no product" else "dot_general"
-    build.instructions.append(Compute(op(0, kind, [], made), Strategy((), (before,)), (), (product,)))
-    build.instructions.append(Move("reduce_scatter", ("x",), (product,), (scattered,), 128, 1e-6, "mirror", dim=1))
+    build.instructions.append(
+        Compute(op(0, kind, [], made), Strategy((), (before,)), (), (product,))
+    )
+    build.instructions.append(
+        Move("reduce_scatter", ("x",), (product,), (scattered,), 128, 1e-6, "mirror", dim=1)
+    )
     strategy = Strategy((part,), (turned,), (("b", ("y", "x")),), 8)
-    transpose = OpNode(1, "transpose", (made,), (build.values[out].tensor,), params={"permutation": (1, 0)})
+    transpose = OpNode(
+        1, "transpose", (made,), (build.values[out].tensor,), params={"permutation": (1, 0)}
+    )
     build.instructions.append(Compute(transpose, strategy, (scattered,), (out,)))
-    outputs = [out, build.compute([product], Placement(((),)), kind="tanh")] if why == "two readers" else [out]
+    outputs = (
+        [out, build.compute([product], Placement(((),)), kind="tanh")]
+        if why == "two readers"
+        else [out]
+    )
     program = build.program(outputs)
     sunk = SinkAllReduce().apply(program)
     if why != "a product":
@@ -261,7 +304,12 @@ def test_a_sum_over_ones_is_a_view() -> None:
 
 
 def test_gradients_of_parameters_are_mirrors_and_sums_of_the_forward_pass_are_not() -> None:
-    a, w, g, new = tensor(0, (8, 4), name="x"), tensor(1, (4,), name="w"), tensor(2, (4,)), tensor(3, (4,))
+    a, w, g, new = (
+        tensor(0, (8, 4), name="x"),
+        tensor(1, (4,), name="w"),
+        tensor(2, (4,)),
+        tensor(3, (4,)),
+    )
     total, loss = tensor(4, (4,)), tensor(5, (4,))
     ops = (
         op(0, "reduce_sum", [a], total),
@@ -271,7 +319,12 @@ def test_gradients_of_parameters_are_mirrors_and_sums_of_the_forward_pass_are_no
     )
     graph = OpGraph(ops, (a, w), (loss, new), carry=((1, 1),), batch_inputs=(0,))
     rows, partial = Placement((("x",), ())), Placement(((),), ("x",))
-    strategies = (as_is(rows, partial), as_is(WHOLE, WHOLE, WHOLE), as_is(rows, partial), as_is(WHOLE, WHOLE, WHOLE))
+    strategies = (
+        as_is(rows, partial),
+        as_is(WHOLE, WHOLE, WHOLE),
+        as_is(rows, partial),
+        as_is(WHOLE, WHOLE, WHOLE),
+    )
     flow = dataflow(graph)
     stage = Stage(MESH, (rows, WHOLE), strategies, (WHOLE,) * len(flow.copies), (WHOLE, WHOLE))
     routed = InsertRedistribution(Router(MESH, price)).apply(lower(graph, flow, stage))
@@ -284,7 +337,13 @@ def test_gradients_of_parameters_are_mirrors_and_sums_of_the_forward_pass_are_no
 @pytest.mark.parametrize("phase", ["forward", "backward"])
 def test_a_gradient_that_is_reduced_in_a_loop_is_a_mirror_too(phase: Phase) -> None:
     """Each round sums a row; the rows leave the loop as one tensor of the parameter's shape, for the update."""
-    a, w, g, rows, new = tensor(0, (8, 4)), tensor(1, (3, 4)), tensor(2, (4,)), tensor(3, (3, 4)), tensor(4, (3, 4))
+    a, w, g, rows, new = (
+        tensor(0, (8, 4)),
+        tensor(1, (3, 4)),
+        tensor(2, (4,)),
+        tensor(3, (3, 4)),
+        tensor(4, (3, 4)),
+    )
     ops = (
         OpNode(0, "reduce_sum", (a,), (g,), phase=phase, region=1),
         OpNode(1, "scan_stack", (g,), (rows,), {"position": 0}, phase=phase, region=0),
@@ -318,7 +377,14 @@ def test_every_pass_keeps_the_meaning_of_a_random_plan(seed: int) -> None:
     draw = random.Random(seed)
     stage = space.stage([draw.randrange(count) for count in space.counts])
     states = program_states(graph, flow, stage, Router(MESH, price), price)
-    names = ["lower", "insert_redistribution", "price_exchanges", "sink_all_reduce", "mark_mirror", "fuse_collectives"]
+    names = [
+        "lower",
+        "insert_redistribution",
+        "price_exchanges",
+        "sink_all_reduce",
+        "mark_mirror",
+        "fuse_collectives",
+    ]
     assert [name for name, _ in states] == names
     first = meaning(states[0][1])
     for _, program in states[1:]:
@@ -346,10 +412,21 @@ def test_what_waits_takes_the_routes_of_what_is_shared_but_not_in_loops(rounds: 
         OpNode(0, "reduce_sum", (a,), (g,), phase="backward", region=1),
         OpNode(1, "scan_stack", (g,), (rows,), {"position": 0}, phase="backward", region=0),
     )
-    graph = OpGraph(ops, (a,), (rows,), batch_inputs=(0,), regions=(Region(0, "scan"), Region(1, "body", 0, rounds)))
+    graph = OpGraph(
+        ops,
+        (a,),
+        (rows,),
+        batch_inputs=(0,),
+        regions=(Region(0, "scan"), Region(1, "body", 0, rounds)),
+    )
     split, both = Placement((("x",), ())), Placement.replicated(2)
     strategies = as_is(split, PARTIAL), as_is(WHOLE, both)
     lowered = lower(graph, dataflow(graph), Stage(MESH, (split,), strategies, (), (both,)))
-    router = Router(MESH, price, shared=lambda kind, axes, size: inf if kind == "all_reduce" else 1.0)
-    kinds = [move.kind for move in InsertRedistribution(router, frozenset({g.id})).apply(lowered).collectives]
+    router = Router(
+        MESH, price, shared=lambda kind, axes, size: inf if kind == "all_reduce" else 1.0
+    )
+    kinds = [
+        move.kind
+        for move in InsertRedistribution(router, frozenset({g.id})).apply(lowered).collectives
+    ]
     assert kinds == (["all_reduce"] if rounds > 1 else ["reduce_scatter", "all_gather"])

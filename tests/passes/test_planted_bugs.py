@@ -29,7 +29,9 @@ def product() -> tuple[OpGraph, Stage]:
     """tanh(x @ w) with the contraction split: every result of the product must be summed."""
     graph = trace(lambda x, w: jnp.tanh(x @ w), (jnp.ones((8, 16)), jnp.ones((16, 8)))).graph
     space = build_space(graph, dataflow(graph), MESH, keep=lambda _, strategies: strategies)
-    (split,) = [s for s in space.strategies[0] if s.split == 8 and s.outs[0].unreduced == ("x", "y")]
+    (split,) = [
+        s for s in space.strategies[0] if s.split == 8 and s.outs[0].unreduced == ("x", "y")
+    ]
     whole = space.strategies[1][0]
     replicated = Placement.replicated(2)
     return graph, Stage(MESH, split.ins, (split, whole), (), (replicated,))
@@ -77,14 +79,18 @@ def test_two_dims_swapped_in_a_strategy_are_refused(side: str) -> None:
     check_strategies(graph, good)
     swapped = tuple(Placement(p.dims[::-1], p.unreduced, p.kind) for p in getattr(rows, side))
     bad = replace(good, strategies=(replace(rows, **{side: swapped}), stage.strategies[1]))
-    with pytest.raises(PlanFileError, match=r"the plan runs 'dot_general' \(.*\) as .*, which is no strategy of it"):
+    with pytest.raises(
+        PlanFileError, match=r"the plan runs 'dot_general' \(.*\) as .*, which is no strategy of it"
+    ):
         check_strategies(graph, bad)
     with pytest.raises(PlanFileError, match="the plan has 1 operators, the function 2"):
         check_strategies(graph, replace(good, strategies=(rows,)))
 
 
 def build(graph: OpGraph) -> tuple[Strategy, ...]:
-    return build_space(graph, dataflow(graph), MESH, keep=lambda _, strategies: strategies).strategies[0]
+    return build_space(
+        graph, dataflow(graph), MESH, keep=lambda _, strategies: strategies
+    ).strategies[0]
 
 
 def test_two_dims_swapped_in_a_value_are_refused() -> None:
@@ -93,4 +99,8 @@ def test_two_dims_swapped_in_a_value_are_refused() -> None:
     value = program.values[compute.ins[0]]
     dims = value.placement.dims[::-1]
     with pytest.raises(ProgramError, match=r"\(dot_general\) is not placed as its strategy says"):
-        verify(program.with_instructions(program.instructions, {value.id: value._replace(placement=Placement(dims))}))
+        verify(
+            program.with_instructions(
+                program.instructions, {value.id: value._replace(placement=Placement(dims))}
+            )
+        )

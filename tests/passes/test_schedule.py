@@ -87,8 +87,12 @@ def test_random_programs(program: ShardedProgram, fuse: bool, overlap: Overlap) 
 @given(programs())
 def test_without_overlap_or_room_one_runs_after_the_other(program: ShardedProgram) -> None:
     spent = accounted(program)
-    assert schedule(program, cost, None, spent.held_bytes).makespan_s == pytest.approx(spent.serial_time_s)
-    assert schedule(program, cost, Overlap(2.0, 2.0), spent.held_bytes).makespan_s == pytest.approx(spent.serial_time_s)
+    assert schedule(program, cost, None, spent.held_bytes).makespan_s == pytest.approx(
+        spent.serial_time_s
+    )
+    assert schedule(program, cost, Overlap(2.0, 2.0), spent.held_bytes).makespan_s == pytest.approx(
+        spent.serial_time_s
+    )
     assert schedule(program, cost, FREE).makespan_s == pytest.approx(spent.serial_time_s)
 
 
@@ -109,7 +113,9 @@ def test_a_gradient_is_reduced_behind_the_backward_pass() -> None:
     assert reducing.start_s == of(program, gradient, step).end_s
     assert reducing.weight_s == 0
     slowed = schedule(program, cost, SLOWED, spent.held_bytes)
-    assert slowed.makespan_s == pytest.approx(spent.compute_time_s + reducing.time_s * 1.3 * (1 - 1 / 1.2))
+    assert slowed.makespan_s == pytest.approx(
+        spent.compute_time_s + reducing.time_s * 1.3 * (1 - 1 / 1.2)
+    )
 
 
 def gathering(count: int, size: int) -> tuple[Builder, list[int], int]:
@@ -130,11 +136,14 @@ def test_a_weight_is_gathered_ahead_of_its_use_as_far_as_memory_allows() -> None
     program = build.program([rows])
     spent = accounted(program)
     tight = schedule(program, cost, FREE, spent.held_bytes)
-    wide = schedule(program, cost, FREE, [held - (ROOM if n else 0) for n, held in enumerate(spent.held_bytes)])
+    wide = schedule(
+        program, cost, FREE, [held - (ROOM if n else 0) for n, held in enumerate(spent.held_bytes)]
+    )
     for before, value in pairwise(gathered):
         used = next(e for e in tight.events if value in e.instruction.ins)
         assert of(program, value, tight).start_s >= of(program, before, tight).end_s
-        assert of(program, value, wide).end_s < used.start_s  # ahead: hidden behind the layer before
+        # ahead: hidden behind the layer before
+        assert of(program, value, wide).end_s < used.start_s
     exposed = [of(program, value, wide).weight_s for value in gathered]
     assert exposed[0] > 0
     assert exposed[1:] == [0.0] * 3
@@ -186,9 +195,13 @@ def test_loops_and_branches_take_all_their_rounds(name: str) -> None:
         for overlap in (None, FREE, SLOWED):
             step = schedule(program, cost, overlap, spent.held_bytes)
             assert step.makespan_s <= spent.serial_time_s * (1 + 1e-9)
-            assert step.makespan_s >= max(spent.compute_time_s, spent.communication_time_s) * (1 - 1e-9)
+            assert step.makespan_s >= max(spent.compute_time_s, spent.communication_time_s) * (
+                1 - 1e-9
+            )
             assert sum(event.weight_s for event in step.events) == pytest.approx(step.makespan_s)
-            assert sum(event.runs * event.time_s for event in step.events) == pytest.approx(spent.serial_time_s)
+            assert sum(event.runs * event.time_s for event in step.events) == pytest.approx(
+                spent.serial_time_s
+            )
             assert max(event.end_s for event in step.events) <= step.makespan_s * (1 + 1e-9)
         assert schedule(program, cost, None).makespan_s == pytest.approx(spent.serial_time_s)
 
@@ -222,4 +235,6 @@ def test_each_round_hides_what_it_can() -> None:
 def test_a_loop_that_only_computes_runs_beside_a_collective() -> None:
     program, _ = scanned(False, 1000.0)
     spent = accounted(program)
-    assert schedule(program, cost, FREE, spent.held_bytes).makespan_s == pytest.approx(spent.compute_time_s)
+    assert schedule(program, cost, FREE, spent.held_bytes).makespan_s == pytest.approx(
+        spent.compute_time_s
+    )

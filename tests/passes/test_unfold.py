@@ -23,20 +23,28 @@ ROWS, COLUMNS = Placement((("x",), ())), Placement(((), ("x",)))
 class Matrices(Builder):
     """Builds programs of 8 x 16 matrices."""
 
-    def matrix(self, placement: Placement = ROWS, shape: tuple[int, ...] = (8, 16), dtype: str = "float32") -> int:
+    def matrix(
+        self, placement: Placement = ROWS, shape: tuple[int, ...] = (8, 16), dtype: str = "float32"
+    ) -> int:
         return self.value(placement, TensorInfo(len(self.values), shape, dtype, 4))
 
     def operator(self, kind: str, ins: Sequence[int], out: int, **params: Any) -> int:
         tensors = [self.values[v].tensor for v in (*ins, out)]
         placed = [self.values[v].placement for v in (*ins, out)]
-        op = OpNode(len(self.instructions), kind, tuple(tensors[:-1]), (tensors[-1],), params=params)
-        self.instructions.append(Compute(op, Strategy(tuple(placed[:-1]), (placed[-1],)), tuple(ins), (out,)))
+        op = OpNode(
+            len(self.instructions), kind, tuple(tensors[:-1]), (tensors[-1],), params=params
+        )
+        self.instructions.append(
+            Compute(op, Strategy(tuple(placed[:-1]), (placed[-1],)), tuple(ins), (out,))
+        )
         return out
 
     def exchanged(self, value: int, dtype: str = "float32") -> int:
         """`value` split along its columns instead of its rows."""
         out = self.matrix(COLUMNS, dtype=dtype)
-        self.instructions.append(Move("all_to_all", ("x",), (value,), (out,), 256, 0.0, "forward", dim=0, to_dim=1))
+        self.instructions.append(
+            Move("all_to_all", ("x",), (value,), (out,), 256, 0.0, "forward", dim=0, to_dim=1)
+        )
         return out
 
     def nodes(self, outputs: Sequence[int]) -> tuple[Node, ...]:
@@ -54,7 +62,10 @@ def test_sums_of_what_is_exchanged_are_put_in_order_once(others: int) -> None:
     build = Matrices()
     one, two = (build.exchanged(build.matrix()) for _ in range(2))
     added = build.operator("add", [one, two], build.matrix(COLUMNS))
-    more = [build.operator("reduce_max", [one], build.matrix(Placement(((),)), (8,)), axes=(1,)) for _ in range(others)]
+    more = [
+        build.operator("reduce_max", [one], build.matrix(Placement(((),)), (8,)), axes=(1,))
+        for _ in range(others)
+    ]
     nodes = build.nodes([added, *more])
     (sums,) = (n for n in nodes if n.elementwise)
     made_by = {value: n for n in nodes for value in n.outs}
@@ -87,7 +98,9 @@ def test_halves_are_put_in_order_where_they_are_exchanged() -> None:
     build = Matrices()
     one, two = (build.exchanged(build.matrix(dtype="bfloat16"), "bfloat16") for _ in range(2))
     added = build.operator("add", [one, two], build.matrix(COLUMNS, dtype="bfloat16"))
-    assert [(n.ins, n.outs) for n in build.nodes([added]) if n.elementwise] == [((one, two), (added,))]
+    assert [(n.ins, n.outs) for n in build.nodes([added]) if n.elementwise] == [
+        ((one, two), (added,))
+    ]
 
 
 @pytest.mark.parametrize(("dims", "is_before"), [((0,), True), ((1,), False)])
@@ -96,7 +109,9 @@ def test_a_sum_reads_what_is_not_in_order_yet_if_it_sums_the_dim_put_together(
 ) -> None:
     build = Matrices()
     one = build.exchanged(build.matrix())
-    out = build.operator("reduce_sum", [one], build.matrix(Placement(((),)), (16 if dims == (0,) else 8,)), axes=dims)
+    out = build.operator(
+        "reduce_sum", [one], build.matrix(Placement(((),)), (16 if dims == (0,) else 8,)), axes=dims
+    )
     nodes = build.nodes([out])
     seen = next(n for n in nodes if n.view)
     assert seen.ins == ((next(n for n in nodes if n.pieces).outs) if is_before else (one,))
@@ -105,7 +120,9 @@ def test_a_sum_reads_what_is_not_in_order_yet_if_it_sums_the_dim_put_together(
 def test_a_sum_reads_what_is_not_turned_yet() -> None:
     build = Matrices()
     x = build.matrix(Placement(((), ())))
-    turned = build.operator("transpose", [x], build.matrix(Placement(((), ())), (16, 8)), permutation=(1, 0))
+    turned = build.operator(
+        "transpose", [x], build.matrix(Placement(((), ())), (16, 8)), permutation=(1, 0)
+    )
     build.inputs.append(x)
     out = build.operator("reduce_sum", [turned], build.matrix(Placement(((),)), (16,)), axes=(1,))
     assert reads(build.nodes([out]), out) == (x,)
@@ -119,7 +136,9 @@ def test_where_it_is_true_comes_first() -> None:
     assert node.ins == (asked, true, false)
 
 
-def test_a_convolution_reads_what_neighbours_send_beside_its_operand_and_its_gradient_the_same() -> None:
+def test_a_convolution_reads_what_neighbours_send_beside_its_operand_and_its_gradient_the_same() -> (
+    None
+):
     """Twice the same halos are exchanged once; the copy in another order is as long."""
     build, split = Matrices(), Placement(((), ("x",), (), ()))
     x, made = build.matrix(split, (4, 8, 8, 4)), build.matrix(split, (4, 8, 8, 4))
@@ -129,7 +148,10 @@ def test_a_convolution_reads_what_neighbours_send_beside_its_operand_and_its_gra
     turned = {"lhs_spec": (3, 0, 1, 2), "rhs_spec": (3, 0, 1, 2), "out_spec": (2, 3, 0, 1)}
     for ins, out, spec in (([x, kernel], made, numbers), ([x, made], grad, turned)):
         build.operator("conv_general_dilated", ins, out, dimension_numbers=spec)
-        sent = (Move("permute", ("x",), (x,), (out,), halo, 0.0, "exchange", hop=hop) for hop in (NEXT, PREVIOUS))
+        sent = (
+            Move("permute", ("x",), (x,), (out,), halo, 0.0, "exchange", hop=hop)
+            for hop in (NEXT, PREVIOUS)
+        )
         build.instructions[-1] = build.instructions[-1]._replace(exchanges=tuple(sent))  # type: ignore[call-arg]
     work = Unfolding(build.program([grad]), lambda _op, _sizes: 0)
     nodes = work.nodes().nodes
@@ -166,15 +188,21 @@ def test_shards_along_the_first_dim_are_in_their_places_and_others_are_copied(di
 
 
 @pytest.mark.parametrize(("dtype", "times"), [("float32", 1), ("float16", 1), ("bfloat16", 2)])
-@pytest.mark.parametrize(("kind", "given"), [("all_reduce", Placement(((), ()), ("x",))), ("all_gather", ROWS)])
-def test_collectives_of_bfloat16_run_in_float32(kind: StepKind, given: Placement, dtype: str, times: int) -> None:
+@pytest.mark.parametrize(
+    ("kind", "given"), [("all_reduce", Placement(((), ()), ("x",))), ("all_gather", ROWS)]
+)
+def test_collectives_of_bfloat16_run_in_float32(
+    kind: StepKind, given: Placement, dtype: str, times: int
+) -> None:
     """Between two conversions, on buffers of twice the bytes."""
     build = Matrices()
     x = build.matrix(given, dtype=dtype)
     out = split_or_joined(build, kind, x, build.matrix(Placement(((), ())), dtype=dtype), 0)
     found = Unfolding(build.program([out]), lambda _op, _sizes: 0).nodes()
     (moved,) = (n for n in found.nodes if n.kind == "kernel")
-    assert [found.sizes[v] for v in (*moved.ins, *moved.outs)] == [times * found.sizes[v] for v in (x, out)]
+    assert [found.sizes[v] for v in (*moved.ins, *moved.outs)] == [
+        times * found.sizes[v] for v in (x, out)
+    ]
     assert len(found.nodes) == 2 * times - 1
 
 
@@ -195,14 +223,19 @@ def test_pieces_that_are_read_again_and_again_are_written_first(
     out = build.operator("exp", [spread], build.matrix(placed, shape))
     nodes = build.nodes([out])
     assert reads(nodes, out) == (moved,) if is_written else moved not in reads(nodes, out)
-    assert [n.over for n in nodes if moved in n.outs and n.kind == "kernel"] == [n.ins for n in nodes if n.inplace]
+    assert [n.over for n in nodes if moved in n.outs and n.kind == "kernel"] == [
+        n.ins for n in nodes if n.inplace
+    ]
     assert any(n.inplace for n in nodes) == is_written
 
 
 def test_what_is_gathered_is_put_in_its_places_behind_operators_that_read_it() -> None:
     """Two that are gathered alike are added first, so that is done once."""
     build, whole = Matrices(), Placement(((), ()))
-    one, two = (split_or_joined(build, "all_gather", build.matrix(COLUMNS), build.matrix(whole), 1) for _ in range(2))
+    one, two = (
+        split_or_joined(build, "all_gather", build.matrix(COLUMNS), build.matrix(whole), 1)
+        for _ in range(2)
+    )
     added = build.operator("add", [one, two], build.matrix(whole))
     first, second, add, turn = build.nodes([added])
     assert add.elementwise
@@ -213,13 +246,18 @@ def test_what_is_gathered_is_put_in_its_places_behind_operators_that_read_it() -
 def line(slots: Sequence[tuple[Slot, Slot]]) -> list[int]:
     """The order in which kernels run that all read the buffer 0: each from a slot, and with one of its own."""
     kernels = [
-        Kernel(Node("kernel", (0,), (n,), 0), (0,), slots={0: slot}, slot=own) for n, (slot, own) in enumerate(slots, 1)
+        Kernel(Node("kernel", (0,), (n,), 0), (0,), slots={0: slot}, slot=own)
+        for n, (slot, own) in enumerate(slots, 1)
     ]
     return [k.node.outs[0] for k in ready_first(kernels, [*range(1, len(kernels) + 1)])]
 
 
 def test_readers_stand_where_the_node_does_that_reads() -> None:
-    assert line([((False, 3), (False, 8)), ((False, 1), (False, 9)), ((True, 0), (True, 0))]) == [2, 1, 3]
+    assert line([((False, 3), (False, 8)), ((False, 1), (False, 9)), ((True, 0), (True, 0))]) == [
+        2,
+        1,
+        3,
+    ]
 
 
 def test_of_several_that_hold_one_reader_the_first_has_its_place_and_the_last_comes_next() -> None:
@@ -232,7 +270,9 @@ def test_a_copy_for_a_product_comes_last() -> None:
     build, whole = Matrices(), Placement(((), (), ()))
     x, w = (build.matrix(whole, (2, 8, 16)) for _ in range(2))
     numbers = (((0, 2), (0, 2)), ((), ()))
-    out = build.operator("dot_general", [x, w], build.matrix(Placement(((), ())), (8, 8)), dimension_numbers=numbers)
+    out = build.operator(
+        "dot_general", [x, w], build.matrix(Placement(((), ())), (8, 8)), dimension_numbers=numbers
+    )
     copied, *others = build.nodes([out])
     assert copied.ins == (x,)
     assert all(n.late for n in (copied, *(n for n in others if n.view)))
@@ -246,7 +286,10 @@ def test_a_slice_waits_for_the_number_of_the_device() -> None:
     part = build.matrix(ROWS)
     build.instructions.append(Move("slice", ("x",), (x,), (part,), 256, 0.0, "forward", dim=0))
     out = build.operator("exp", [y], build.matrix(Placement(((), ()))))
-    order = [k.node.outs[0] for k in ready_first(fused(build.nodes([part, out]), (part, out)), [part, out])]
+    order = [
+        k.node.outs[0]
+        for k in ready_first(fused(build.nodes([part, out]), (part, out)), [part, out])
+    ]
     assert order.index(out) < order.index(part)
 
 
@@ -256,9 +299,14 @@ def test_a_bucket_of_scatters_sees_its_operands_as_rows() -> None:
     x, w = (build.matrix(whole) for _ in range(2))
     made = build.operator("exp", [x], build.matrix(whole))
     outs = [build.matrix(ROWS) for _ in range(2)]
-    build.instructions.append(Move("reduce_scatter", ("x",), (made, w), tuple(outs), 1024, 0.0, "forward"))
+    build.instructions.append(
+        Move("reduce_scatter", ("x",), (made, w), tuple(outs), 1024, 0.0, "forward")
+    )
     out = build.operator(
-        "dot_general", [made, w], build.matrix(whole, (8, 8)), dimension_numbers=(((1,), (1,)), ((), ()))
+        "dot_general",
+        [made, w],
+        build.matrix(whole, (8, 8)),
+        dimension_numbers=(((1,), (1,)), ((), ())),
     )
     nodes = build.nodes([*outs, out])
     seen = [n for n in nodes if n.view and n.ins == (made,)]
@@ -270,7 +318,9 @@ def test_a_bucket_of_many_is_put_together_by_a_kernel_which_sees_each_as_a_row(c
     build, whole = Matrices(), Placement(((), ()))
     made = [build.operator("exp", [build.matrix(whole)], build.matrix(whole)) for _ in range(count)]
     outs = [build.matrix(whole) for _ in made]
-    build.instructions.append(Move("all_reduce", ("x",), tuple(made), tuple(outs), 512 * count, 0.0, "mirror"))
+    build.instructions.append(
+        Move("all_reduce", ("x",), tuple(made), tuple(outs), 512 * count, 0.0, "mirror")
+    )
     nodes = [n for n in build.nodes(outs) if n.position == count]
     together = next(n for n in nodes if len(n.ins) == count)
     assert together.kind == ("kernel" if count > 8 else "loop")
@@ -327,7 +377,9 @@ def test_a_library_has_sums_and_operators_of_many_elements_and_others_are_loops(
     build, whole = Matrices(), Placement(((), ()))
     x = build.matrix(whole, shape, dtype)
     y = build.operator("add", [x, x], build.matrix(whole, shape, dtype))
-    out = build.operator("reduce_sum", [y], build.matrix(Placement(((),)), shape[1:], dtype), axes=(0,))
+    out = build.operator(
+        "reduce_sum", [y], build.matrix(Placement(((),)), shape[1:], dtype), axes=(0,)
+    )
     adds, sums = build.nodes([out])
     assert (adds.library, sums.takes, sums.kind == "kernel") == (is_library,) * 3
 
@@ -335,8 +387,13 @@ def test_a_library_has_sums_and_operators_of_many_elements_and_others_are_loops(
 @pytest.mark.parametrize(("literal", "is_same"), [(float("-inf"), True), (0.0, False)])
 def test_the_larger_of_x_and_the_least_number_is_x(literal: float, is_same: bool) -> None:
     build, whole = Matrices(), Placement(((), ()))
-    x, least = build.matrix(whole), build.value(Placement(()), TensorInfo(99, (), "float32", 4, literal=literal))
-    out = build.operator("exp", [build.operator("max", [least, x], build.matrix(whole))], build.matrix(whole))
+    x, least = (
+        build.matrix(whole),
+        build.value(Placement(()), TensorInfo(99, (), "float32", 4, literal=literal)),
+    )
+    out = build.operator(
+        "exp", [build.operator("max", [least, x], build.matrix(whole))], build.matrix(whole)
+    )
     assert (build.nodes([out])[0].ins == (x,)) == is_same
 
 
@@ -359,7 +416,10 @@ def test_what_only_a_reshape_reads_counts_as_one_operand(is_read_as_it_is: bool)
     build, whole = Matrices(), Placement(((), ()))
     added = build.operator("add", [build.matrix(whole), build.matrix(whole)], build.matrix(whole))
     flat = build.operator("reshape", [added], build.matrix(Placement(((),)), (128,)))
-    outs = [build.operator(kind, [flat], build.matrix(Placement(((),)), (128,))) for kind in ("sin", "cos")]
+    outs = [
+        build.operator(kind, [flat], build.matrix(Placement(((),)), (128,)))
+        for kind in ("sin", "cos")
+    ]
     more = [build.operator("exp", [added], build.matrix(whole))] if is_read_as_it_is else []
     (adds, *_) = build.nodes([*outs, *more])
     assert adds.unary != is_read_as_it_is

@@ -74,7 +74,9 @@ def reads_anothers_operand(_: Builder) -> ShardedProgram:
     build = Builder()
     a, b, c = (build.input() for _ in range(3))
     made = [build.compute([a, b]), build.compute([c])]
-    build.instructions = [i._replace(ins=ins) for i, ins in zip(build.instructions, ((a,), (b, c)), strict=True)]
+    build.instructions = [
+        i._replace(ins=ins) for i, ins in zip(build.instructions, ((a,), (b, c)), strict=True)
+    ]
     return build.program(made)
 
 
@@ -118,7 +120,9 @@ def gathers_a_dim_that_is_not_there(build: Builder) -> ShardedProgram:
 
 
 def gathers_a_major_axis(build: Builder) -> ShardedProgram:
-    build.move("all_gather", ("x",), build.input(Placement((("x", "y"),))), Placement((("y",),)), dim=0)
+    build.move(
+        "all_gather", ("x",), build.input(Placement((("x", "y"),))), Placement((("y",),)), dim=0
+    )
     return build.program([3])
 
 
@@ -215,7 +219,10 @@ VIOLATIONS: list[tuple[Callable[[Builder], ShardedProgram], str]] = [
     (left_unreduced, "output value 1 is left unreduced"),
     (never_made, "output value 4 is never made"),
     (reduces_what_is_reduced, r"all_reduce over \('x',\) is impossible from \[-\]"),
-    (reduces_another_axis, r"instruction 1: all_reduce over \('y',\) is impossible from \[-\] sum\(x\)"),
+    (
+        reduces_another_axis,
+        r"instruction 1: all_reduce over \('y',\) is impossible from \[-\] sum\(x\)",
+    ),
     (reduces_too_little, r"takes \[-\] sum\(x,y\) to \[-\] sum\(y\), not to \[-\]"),
     (gathers_the_wrong_axis, r"all_gather over \('y',\) is impossible from \[x\]"),
     (gathers_nowhere, r"all_gather over \('x',\) is impossible"),
@@ -225,7 +232,10 @@ VIOLATIONS: list[tuple[Callable[[Builder], ShardedProgram], str]] = [
     (permutes_to_another_size, r"a permute cannot take \[x\] to \[y\]"),
     (permutes_an_unreduced_axis_away, r"a permute cannot take \[-\] sum\(x\) to \[-\]"),
     (changes_the_tensor, "changes more than the placement of its tensors"),
-    (reads_another_tensor, r"instruction 2 \(dot_general\) reads or makes other tensors than its operator"),
+    (
+        reads_another_tensor,
+        r"instruction 2 \(dot_general\) reads or makes other tensors than its operator",
+    ),
     (converts_another_tensor, "instruction 3 changes more than the placement"),
     (
         fuses_slices,
@@ -235,7 +245,10 @@ VIOLATIONS: list[tuple[Callable[[Builder], ShardedProgram], str]] = [
     (fuses_dependent_all_reduces, "instruction 1 reads value 4 before it is made"),
     (reopens_a_region, "the instructions of region 0 are not contiguous"),
     (carries_another_placement, "carry 0 of region 0 changes its placement from round to round"),
-    (carries_from_another_placement, "carry 0 of region 0 changes its placement from round to round"),
+    (
+        carries_from_another_placement,
+        "carry 0 of region 0 changes its placement from round to round",
+    ),
     (carries_to_another_placement, "carry 0 of region 0 changes its placement from round to round"),
 ]
 
@@ -248,7 +261,9 @@ def test_a_violation_is_caught(violate: Callable[[Builder], ShardedProgram], mes
 
 
 @pytest.mark.parametrize(("violate", "message"), VIOLATIONS)
-def test_a_violation_is_caught_that_a_pass_made(violate: Callable[[Builder], ShardedProgram], message: str) -> None:
+def test_a_violation_is_caught_that_a_pass_made(
+    violate: Callable[[Builder], ShardedProgram], message: str
+) -> None:
     """What was in the valid program before is not looked at again; what is new, in whatever place, is."""
     build = valid()
     before = replace(build.program([3]), values=dict(build.values))
@@ -277,6 +292,8 @@ def test_every_kind_of_move_is_allowed_where_it_belongs() -> None:
     masked = build.move("mask", ("y",), rows, Placement((("x",),), ("y",)))
     build.move("all_reduce", ("y",), masked, SPLIT)
     build.move("reduce_scatter", ("y",), masked, Placement((("x", "y"),)), dim=0)
-    build.move("permute", ("x", "y"), build.input(Placement((("x", "y"),))), Placement((("y", "x"),)))
+    build.move(
+        "permute", ("x", "y"), build.input(Placement((("x", "y"),))), Placement((("y", "x"),))
+    )
     verify(build.program([rows]))
     assert MESH.size == 8

@@ -74,7 +74,9 @@ def arrays(width: int, layers: int, batch: int) -> tuple[Any, ...]:
     return params, *(draw.normal(size=(batch, width)).astype(np.float32) for _ in range(2))
 
 
-def specs(fn: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+def specs(
+    fn: Callable[..., Any], args: tuple[Any, ...]
+) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """The function with shapes in place of its arguments."""
     return fn, jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), args)
 

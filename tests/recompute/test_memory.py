@@ -69,9 +69,15 @@ SEEDS = 4
 def attempt_at(name: str) -> RecomputeSolve:
     fn, args = MODELS[name]()
     graph = trace(fn, args, donate_argnums=(0,)).graph
-    task = Task(graph, lambda graph, mesh: Roofline(graph, mesh, CLUSTER), memory_limit_bytes=10**12)
-    attempt, _ = MeshSearch(task, MeshContext(graph, dataflow(graph), MESH, task.make_pricing)).free()
-    return recompute_solve(task, attempt, with_recomputed(graph, recomputable(graph), residuals=True))
+    task = Task(
+        graph, lambda graph, mesh: Roofline(graph, mesh, CLUSTER), memory_limit_bytes=10**12
+    )
+    attempt, _ = MeshSearch(
+        task, MeshContext(graph, dataflow(graph), MESH, task.make_pricing)
+    ).free()
+    return recompute_solve(
+        task, attempt, with_recomputed(graph, recomputable(graph), residuals=True)
+    )
 
 
 def builder_of(attempt: RecomputeSolve) -> RecomputeBuilder:
@@ -123,7 +129,9 @@ def peaks(name: str, problem: Problem) -> Iterator[tuple[float, int]]:
         yield counted, planned.account.peak_memory_bytes
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "gpt")) for name in MODELS])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "gpt")) for name in MODELS]
+)
 def test_the_problem_counts_no_more_than_the_program_holds(name: str) -> None:
     """So what is proven within a limit on what it counts holds within one on the program."""
     found = [*peaks(name, attempt_at(name).problem(inf))]
@@ -142,7 +150,9 @@ def earlier(usage: Usage) -> Usage:
 @pytest.mark.parametrize("change", [longer, earlier])
 def test_what_counts_too_much_is_noticed(change: Callable[[Usage], Usage]) -> None:
     problem = attempt_at("sines").problem(inf)
-    changed = Problem(problem.node_costs, problem.edges, tuple(map(change, problem.usages)), problem.usage_limit)
+    changed = Problem(
+        problem.node_costs, problem.edges, tuple(map(change, problem.usages)), problem.usage_limit
+    )
     assert any(counted > held for counted, held in peaks("sines", changed))
 
 
@@ -154,16 +164,26 @@ def test_what_waits_in_registers_for_the_backward_pass_holds_its_operands() -> N
         (op, use.op)
         for op in graph.ops
         for use in build.flow.uses.get(op.outs[0].id, ())
-        if op.kind in ("sub", "one_minus_square") and use.op is not None and graph.ops[use.op].phase == "backward"
+        if op.kind in ("sub", "one_minus_square")
+        and use.op is not None
+        and graph.ops[use.op].phase == "backward"
         if not build.in_memory.isdisjoint(tensor.id for tensor in op.ins)
     ]
     assert waiting
     for op, reader in waiting:
         (held,) = [tensor for tensor in op.ins if tensor.literal is None]
-        (use,) = [u for u in attempt.problem(inf).usages if u.node == build.op_node[op.id] and u.stop == reader]
+        (use,) = [
+            u
+            for u in attempt.problem(inf).usages
+            if u.node == build.op_node[op.id] and u.stop == reader
+        ]
         assert held.id in build.join_of
         assert use.size_bytes.all()
-        kept = [u for u in attempt.problem(inf).usages if u.node == build.first_copy + build.join_of[held.id]]
+        kept = [
+            u
+            for u in attempt.problem(inf).usages
+            if u.node == build.first_copy + build.join_of[held.id]
+        ]
         assert all(u.start >= reader for u in kept if u.size_bytes[len(u.size_bytes) // 2])
 
 
@@ -176,10 +196,22 @@ def test_what_serves_one_that_is_absent_is_absent(name: str) -> None:
     for tensors_only, absent in ((False, inf), (True, 0.0)):
         build = attempt_at(name).assembled(tensors_only).builder
         problem = attempt_at(name).problem(inf, tensors_only=tensors_only)
-        joins = [c for c in build.flow.copies if c.id in build.joins & build.optional_copies and len(c.uses) == 1]
+        joins = [
+            c
+            for c in build.flow.copies
+            if c.id in build.joins & build.optional_copies and len(c.uses) == 1
+        ]
         serving = {build.first_copy + copy.id: copy.uses[0].op for copy in joins}
-        serving |= {build.first_hold + n: hold.uses[0].op for n, hold in enumerate(build.holds) if len(hold.uses) == 1}
-        found = [edge for edge in problem.edges if edge.u in serving and edge.v == build.op_node[serving[edge.u] or 0]]
+        serving |= {
+            build.first_hold + n: hold.uses[0].op
+            for n, hold in enumerate(build.holds)
+            if len(hold.uses) == 1
+        }
+        found = [
+            edge
+            for edge in problem.edges
+            if edge.u in serving and edge.v == build.op_node[serving[edge.u] or 0]
+        ]
         assert len(found) >= len(serving) > 0
         for edge in found:
             assert (edge.cost[:-1, -1] == absent).all()

@@ -52,18 +52,24 @@ def limited(share: float) -> autopar.Plan:
 def keeping(share: float) -> autopar.Plan:
     """The plan within the same that keeps everything."""
     limit = int(share * free().peak_memory_bytes)
-    return autopar.plan(scanned, *specs(scanned, ARGS)[1], **SETTING, memory_limit_bytes=limit, options=NEVER)
+    return autopar.plan(
+        scanned, *specs(scanned, ARGS)[1], **SETTING, memory_limit_bytes=limit, options=NEVER
+    )
 
 
 def xla_peak(plan: autopar.Plan) -> int:
     """What XLA sets aside for the program of `plan`."""
-    return peak_memory_bytes(plan.compile(devices=jax.devices()).lower(*specs(scanned, ARGS)[1]).compile())
+    return peak_memory_bytes(
+        plan.compile(devices=jax.devices()).lower(*specs(scanned, ARGS)[1]).compile()
+    )
 
 
 def test_there_is_a_plan_where_none_keeps_everything() -> None:
     limit = int(0.6 * free().peak_memory_bytes)
     with pytest.raises(NoFeasiblePlan):
-        autopar.plan(scanned, *specs(scanned, ARGS)[1], **SETTING, memory_limit_bytes=limit, options=NEVER)
+        autopar.plan(
+            scanned, *specs(scanned, ARGS)[1], **SETTING, memory_limit_bytes=limit, options=NEVER
+        )
     plan = limited(0.6)
     assert plan.peak_memory_bytes <= limit
     assert plan.lower_bound_s <= plan.objective_s
@@ -98,8 +104,12 @@ def test_where_nothing_is_met_tensors_alone_are_counted(monkeypatch: pytest.Monk
     assert not planned.solution.witness
 
 
-@pytest.mark.parametrize("error", [NothingCheaper(1.0, 1.0), NoFeasiblePlan("none fits"), Unsolved("nothing again")])
-def test_what_tensors_alone_prove_impossible_is_unknown(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+@pytest.mark.parametrize(
+    "error", [NothingCheaper(1.0, 1.0), NoFeasiblePlan("none fits"), Unsolved("nothing again")]
+)
+def test_what_tensors_alone_prove_impossible_is_unknown(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
     """They are counted at times at which a program has let go of them."""
     limit = int(0.6 * free().peak_memory_bytes)
 
@@ -129,8 +139,15 @@ def test_a_false_bound_of_a_plan_that_recomputes_is_refused() -> None:
     assert problem.usage_limit is not None
     assert solution is not None
     loose = replace(problem, usage_limit=2 * problem.usage_limit)
-    false = [replace(planned, solution=replace(solution, witness=())), replace(planned, problem=loose)]
-    false += [replace(planned, solution=replace(solution, lower_bound=solution.objective))] if solution.gap else []
+    false = [
+        replace(planned, solution=replace(solution, witness=())),
+        replace(planned, problem=loose),
+    ]
+    false += (
+        [replace(planned, solution=replace(solution, lower_bound=solution.objective))]
+        if solution.gap
+        else []
+    )
     for plan in false:
         with pytest.raises(InvalidSolution, match="but its witness proves"):
             verify_plan(plan, plan.plan.lower_bound_s, 20.0)
@@ -147,7 +164,9 @@ def test_xla_sets_aside_as_much_less() -> None:
     """Under scan the saving is XLA's too: what it sets aside fell by what is claimed, and is less than is claimed."""
     before, after = xla_peak(free()), xla_peak(limited(0.6))
     assert after <= 0.65 * before
-    assert before - after == pytest.approx(free().peak_memory_bytes - limited(0.6).peak_memory_bytes, rel=0.1)
+    assert before - after == pytest.approx(
+        free().peak_memory_bytes - limited(0.6).peak_memory_bytes, rel=0.1
+    )
     assert after <= limited(0.6).peak_memory_bytes <= 1.6 * after
 
 
@@ -178,9 +197,13 @@ def test_a_saved_plan_recomputes_the_same(tmp_path: Path) -> None:
 def test_a_damaged_plan_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     pairs = [[one.op, one.before] for one in limited(0.6).record.recomputed]
-    path.write_text(to_json(limited(0.6).file).replace(f'"recomputed": {pairs}', '"recomputed": [[3, 999]]'))
+    path.write_text(
+        to_json(limited(0.6).file).replace(f'"recomputed": {pairs}', '"recomputed": [[3, 999]]')
+    )
     with pytest.raises(PlanFileError, match="cannot run again before 999"):
-        autopar.Plan.load(path).compile(scanned, devices=jax.devices()).plan(*specs(scanned, ARGS)[1])
+        autopar.Plan.load(path).compile(scanned, devices=jax.devices()).plan(
+            *specs(scanned, ARGS)[1]
+        )
 
 
 def test_where_the_limit_does_not_bind_nothing_changes() -> None:
@@ -188,13 +211,17 @@ def test_where_the_limit_does_not_bind_nothing_changes() -> None:
     assert never.record == free().record
 
 
-def test_where_much_is_left_to_prove_what_holds_without_a_limit_is_proven(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_much_is_left_to_prove_what_holds_without_a_limit_is_proven(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """It holds of plans that recompute too; Ctrl-C then leaves the plan with less proven."""
     limit, expected = int(0.6 * free().peak_memory_bytes), limited(0.6).record.recomputed
 
     def plan() -> autopar.Plan:
         options = autopar.SearchOptions(gap_tolerance=0.0)
-        return autopar.plan(scanned, *specs(scanned, ARGS)[1], **SETTING, memory_limit_bytes=limit, options=options)
+        return autopar.plan(
+            scanned, *specs(scanned, ARGS)[1], **SETTING, memory_limit_bytes=limit, options=options
+        )
 
     monkeypatch.setattr(recompute.RecomputeSolve, "bound_within", lambda *_: 0.0)
     found = plan()
@@ -216,7 +243,9 @@ def test_a_limit_costs_less_with_recomputation() -> None:
     assert limited(0.99).peak_memory_bytes <= 0.99 * free().peak_memory_bytes
 
 
-def test_where_the_limit_costs_little_it_is_not_looked_into(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_the_limit_costs_little_it_is_not_looked_into(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Keeping everything costs a fifth more than no limit: far more, or less, is made the least that matters."""
     cost, expected = keeping(0.99).objective_s / free().objective_s - 1, limited(0.99).record
     limit = int(0.99 * free().peak_memory_bytes)
@@ -248,7 +277,11 @@ def pinned() -> autopar.Plan:
 
 def test_constraints_hold_for_what_is_computed_anew() -> None:
     found = pinned().bound.planned
-    tanh = [(op, s) for op, s in zip(found.graph.ops, found.plan.stage.strategies, strict=True) if op.kind == "tanh"]
+    tanh = [
+        (op, s)
+        for op, s in zip(found.graph.ops, found.plan.stage.strategies, strict=True)
+        if op.kind == "tanh"
+    ]
     assert any(op.recomputes is not None for op, _ in tanh)
     assert all(strategy.outs[0].dims == ((), ("x",)) for _, strategy in tanh)
     assert pinned().peak_memory_bytes <= int(0.5 * free().peak_memory_bytes)
@@ -257,7 +290,11 @@ def test_constraints_hold_for_what_is_computed_anew() -> None:
 def test_a_saved_plan_under_constraints_is_restored(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     pinned().save(path)
-    bound = autopar.Plan.load(path).compile(scanned, devices=jax.devices()).plan(*specs(scanned, ARGS)[1])
+    bound = (
+        autopar.Plan.load(path)
+        .compile(scanned, devices=jax.devices())
+        .plan(*specs(scanned, ARGS)[1])
+    )
     assert str(bound.program()) == str(pinned().program())
 
 
@@ -282,9 +319,15 @@ def test_written_out_layers_are_computed_anew_behind_barriers() -> None:
     flow = dataflow(rewritten)
     space = build_space(rewritten, flow, plan.mesh, keep=lambda _, strategies: strategies[:1])
     stage = space.stage([0] * len(space.counts))
-    program = build_program(rewritten, flow, stage, Router(plan.mesh, without_network), without_network)
-    text = wrap(program, device_mesh(plan.mesh, jax.devices())).lower(*jax.tree.leaves(args)).as_text()
-    again = sum(op.kind == "tanh" for op in rewritten.ops) - sum(op.kind == "tanh" for op in graph.ops)
+    program = build_program(
+        rewritten, flow, stage, Router(plan.mesh, without_network), without_network
+    )
+    text = (
+        wrap(program, device_mesh(plan.mesh, jax.devices())).lower(*jax.tree.leaves(args)).as_text()
+    )
+    again = sum(op.kind == "tanh" for op in rewritten.ops) - sum(
+        op.kind == "tanh" for op in graph.ops
+    )
     assert again > 0
     assert text.count("stablehlo.tanh") == sum(op.kind == "tanh" for op in rewritten.ops)
     assert text.count("stablehlo.optimization_barrier") >= again

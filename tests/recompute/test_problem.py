@@ -73,7 +73,10 @@ CASES = {
     "sines": (sines, (WEIGHTS, spec(512, 256))),
     "gated": (gated, (WEIGHTS, spec(512, 256))),
     "chain": (chain, (WEIGHTS, spec(512, 256))),
-    "scanned": (scanned, ({"w": spec(2, 256, 256), "b": spec(2, 256)}, spec(512, 256), spec(512, 256))),
+    "scanned": (
+        scanned,
+        ({"w": spec(2, 256, 256), "b": spec(2, 256)}, spec(512, 256), spec(512, 256)),
+    ),
 }
 MOST = 3
 """How many operators the oracle chooses among: it solves a Problem for each of their subsets."""
@@ -90,11 +93,16 @@ class Setting:
     @cached_property
     def attempt(self) -> RecomputeSolve:
         task = Task(
-            self.graph, lambda graph, mesh: Roofline(graph, mesh, CLUSTER), memory_limit_bytes=10**12, options=PROVEN
+            self.graph,
+            lambda graph, mesh: Roofline(graph, mesh, CLUSTER),
+            memory_limit_bytes=10**12,
+            options=PROVEN,
         )
         ground = MeshContext(self.graph, dataflow(self.graph), MESH, task.make_pricing)
         attempt, _ = MeshSearch(task, ground).free()
-        return recompute_solve(task, attempt, with_recomputed(self.graph, self.recomputed, residuals=True))
+        return recompute_solve(
+            task, attempt, with_recomputed(self.graph, self.recomputed, residuals=True)
+        )
 
     @lru_cache  # noqa: B019 - as long as the test runs
     def alone(self, recomputed: tuple[Recomputed, ...]) -> Problem | None:
@@ -106,7 +114,9 @@ class Setting:
         flow = dataflow(graph)
         pricing = Roofline(graph, MESH, CLUSTER)
         space = build_space(graph, flow, MESH, keep=pricing.keep)
-        return assemble(graph, flow, space, pricing, router_of(graph, MESH, pricing), 1e12, tensors_only=True)
+        return assemble(
+            graph, flow, space, pricing, router_of(graph, MESH, pricing), 1e12, tensors_only=True
+        )
 
     def best(self, limit: float) -> float | None:
         """The least objective over all choices of what to recompute."""
@@ -122,7 +132,10 @@ def solved(problem: Problem | None, limit: float) -> Solution | None:
     if problem is None:
         return None
     try:
-        return solve(Problem(problem.node_costs, problem.edges, problem.usages, limit), options=SolveOptions())
+        return solve(
+            Problem(problem.node_costs, problem.edges, problem.usages, limit),
+            options=SolveOptions(),
+        )
     except Infeasible:
         return None
 

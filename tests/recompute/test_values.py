@@ -33,7 +33,9 @@ class Rewritten(Case):
 
 
 def _with_graph(traced: Traced, seed: int, share: float) -> Traced:
-    return replace(traced, graph=with_recomputed(traced.graph, drawn(traced.graph, seed, share)).graph)
+    return replace(
+        traced, graph=with_recomputed(traced.graph, drawn(traced.graph, seed, share)).graph
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)

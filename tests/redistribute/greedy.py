@@ -37,7 +37,11 @@ class Greedy:
     def _split(self) -> bool:
         done = False
         for dim in list(self._open):
-            if self._now[dim] is None and self._target[dim] is not None and self._holder(self._target[dim]) is None:
+            if (
+                self._now[dim] is None
+                and self._target[dim] is not None
+                and self._holder(self._target[dim]) is None
+            ):
                 self._set({dim: self._target[dim]})
                 done = True
         return done

@@ -18,7 +18,9 @@ from autopar.redistribute.step import StepPrice
 Link = tuple[StepKind, tuple[str, ...]]
 
 
-def all_placements(mesh: DeviceMesh, rank: int, kinds: tuple[Kind, ...] = ("sum",)) -> list[Placement]:
+def all_placements(
+    mesh: DeviceMesh, rank: int, kinds: tuple[Kind, ...] = ("sum",)
+) -> list[Placement]:
     """Every role for every axis (a dim, unreduced, none), in every order of the axes on a dim."""
     found: dict[Placement, None] = {}
     for order in permutations(mesh.names):
@@ -35,7 +37,10 @@ def link(before: Placement, after: Placement, mesh: DeviceMesh) -> Link | None:
     if before.unreduced and after.unreduced and before.kind != after.kind:
         return None
     changed = [dim for dim in range(len(before.dims)) if before.dims[dim] != after.dims[dim]]
-    dropped, added = set(before.unreduced) - set(after.unreduced), set(after.unreduced) - set(before.unreduced)
+    dropped, added = (
+        set(before.unreduced) - set(after.unreduced),
+        set(after.unreduced) - set(before.unreduced),
+    )
     if dropped and not added:
         return _reduction(before, after, changed, dropped, mesh)
     if added and not dropped:
@@ -59,7 +64,9 @@ def _reduction(
 def _move(before: Placement, after: Placement, changed: list[int], mesh: DeviceMesh) -> Link | None:
     parts = [[mesh.product(axes) for axes in placement.dims] for placement in (before, after)]
     if parts[0] == parts[1]:
-        return "permute", tuple(axis for axis in mesh.names if _digit(before, axis, mesh) != _digit(after, axis, mesh))
+        return "permute", tuple(
+            axis for axis in mesh.names if _digit(before, axis, mesh) != _digit(after, axis, mesh)
+        )
     if len(changed) == 1:
         old, new = before.dims[changed[0]], after.dims[changed[0]]
         if _tail(old, new):
@@ -68,7 +75,10 @@ def _move(before: Placement, after: Placement, changed: list[int], mesh: DeviceM
     if len(changed) > 2:
         return None
     for one, other in (changed, changed[::-1]):
-        lost, gained = _tail(after.dims[one], before.dims[one]), _tail(before.dims[other], after.dims[other])
+        lost, gained = (
+            _tail(after.dims[one], before.dims[one]),
+            _tail(before.dims[other], after.dims[other]),
+        )
         if lost and lost == gained:
             return "all_to_all", lost
     return None
@@ -88,7 +98,11 @@ def _digit(placement: Placement, axis: str, mesh: DeviceMesh) -> tuple[int, int]
 
 
 def cheapest(
-    placements: list[Placement], shape: tuple[int, ...], itemsize: int, mesh: DeviceMesh, price: StepPrice
+    placements: list[Placement],
+    shape: tuple[int, ...],
+    itemsize: int,
+    mesh: DeviceMesh,
+    price: StepPrice,
 ) -> np.ndarray:
     """cost[source, target] of the cheapest sequence of steps through `placements`, relaxed to a fixpoint."""
     step = np.full((len(placements),) * 2, np.inf)

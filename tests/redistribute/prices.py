@@ -68,7 +68,9 @@ def slice_bytes(mesh: DeviceMesh) -> StepPrice:
     """A gather costs what it makes, an exchange what it moves, a split nothing; no other steps."""
 
     def price(kind, axes, size_bytes):
-        return {"slice": 0.0, "all_gather": float(size_bytes), "all_to_all": float(size_bytes)}.get(kind, math.inf)
+        return {"slice": 0.0, "all_gather": float(size_bytes), "all_to_all": float(size_bytes)}.get(
+            kind, math.inf
+        )
 
     return price
 
@@ -77,9 +79,14 @@ def lottery(seed: int) -> StepPrice:
     """Prices without reason: drawn for every kind, axes (in their order) and size; some are 0, some infinite."""
 
     def price(kind, axes, size_bytes):
-        return random.Random(f"{seed} {kind} {axes} {size_bytes}").choice([0.0, 1.0, 2.0, 3.5, 7.0, 20.0, math.inf])
+        return random.Random(f"{seed} {kind} {axes} {size_bytes}").choice(
+            [0.0, 1.0, 2.0, 3.5, 7.0, 20.0, math.inf]
+        )
 
     return price
 
 
-ALL = {f.__name__: f for f in (alpha_beta, alpha, beta, elements, elements_without_exchange, slice_bytes)}
+ALL = {
+    f.__name__: f
+    for f in (alpha_beta, alpha, beta, elements, elements_without_exchange, slice_bytes)
+}

@@ -28,7 +28,9 @@ MESHES = {
 }
 
 
-def one_by_one(mesh: DeviceMesh, rank: int, kinds: frozenset) -> tuple[list[Placement], list[tuple]]:
+def one_by_one(
+    mesh: DeviceMesh, rank: int, kinds: frozenset
+) -> tuple[list[Placement], list[tuple]]:
     """The placements as they are reached, step by step, and for every step its ends and its quote."""
     placements = [Placement.replicated(rank)]
     index, edges = {placements[0]: 0}, []
@@ -51,7 +53,12 @@ def test_the_graph_holds_every_step_of_every_placement(name: str, rank: int) -> 
         graph = state_graph(mesh, rank if len(sizes) < 4 else min(rank, 2), kinds)
         placements, edges = one_by_one(mesh, graph.states.rank, kinds)
         assert list(graph.placements) == placements
-        found = zip(graph.tail.tolist(), graph.head.tolist(), (graph.quotes[q] for q in graph.quote), strict=True)
+        found = zip(
+            graph.tail.tolist(),
+            graph.head.tolist(),
+            (graph.quotes[q] for q in graph.quote),
+            strict=True,
+        )
         assert sorted(found) == sorted(edges)
         ends = np.stack([graph.tail, graph.head])
         assert (np.lexsort(ends[::-1]) == np.arange(len(graph.tail))).all()
@@ -86,7 +93,9 @@ SHAPES = [(8, 8, 8), (8, 16, 8), (4, 8, 4), (8, 2, 24), (2, 2, 8), (8, 3, 8)]
 @pytest.mark.parametrize("turn", [None, turning], ids=["alike", "first apart"])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_routes_are_those_of_each_placement_on_its_own(
-    shape: tuple[int, ...], turn: Callable[[str, int], float] | None, monkeypatch: pytest.MonkeyPatch
+    shape: tuple[int, ...],
+    turn: Callable[[str, int], float] | None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Of a price that knows which axes a step is over, costs and steps are the same as without any symmetry."""
     mesh = DeviceMesh.of({"x": 2, "y": 4, "z": 1})
@@ -94,14 +103,19 @@ def test_routes_are_those_of_each_placement_on_its_own(
     fitting = [p for p in oracle.all_placements(mesh, 3) if p.fits(shape, mesh)]
     router = Router(mesh, *given)
     costs = router.cost_matrix(shape, 4, fitting, fitting)
-    ends = [(fitting[i], fitting[j]) for i, j in np.random.default_rng(0).integers(len(fitting), size=(40, 2))]
+    ends = [
+        (fitting[i], fitting[j])
+        for i, j in np.random.default_rng(0).integers(len(fitting), size=(40, 2))
+    ]
     routes = [router.route(shape, 4, *pair) for pair in ends]
 
     def alone(graph: StateGraph, classes: tuple[int, ...]) -> Alike:
         return alike(graph, tuple(range(len(classes))))
 
     monkeypatch.setattr(route_module, "alike", alone)
-    monkeypatch.setattr(route_module, "dim_classes", lambda graph, shape, first_is_apart: tuple(range(len(shape))))
+    monkeypatch.setattr(
+        route_module, "dim_classes", lambda graph, shape, first_is_apart: tuple(range(len(shape)))
+    )
     plain = Router(mesh, *given)
     np.testing.assert_array_equal(costs, plain.cost_matrix(shape, 4, fitting, fitting))
     assert routes == [plain.route(shape, 4, *pair) for pair in ends]

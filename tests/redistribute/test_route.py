@@ -67,7 +67,9 @@ def test_all_single_axis_pairs_on_the_cube(name):
     at = [everything.index(placement) for placement in SINGLES]
     best = oracle.cheapest(everything, shape, 4, CUBE, price)[np.ix_(at, at)]
     router = Router(CUBE, price)
-    np.testing.assert_allclose(router.cost_matrix(shape, 4, SINGLES, SINGLES), best, rtol=1e-12, atol=0)
+    np.testing.assert_allclose(
+        router.cost_matrix(shape, 4, SINGLES, SINGLES), best, rtol=1e-12, atol=0
+    )
     for i, source in enumerate(SINGLES):
         for j, target in enumerate(SINGLES):
             route = router.route(shape, 4, source, target)
@@ -109,7 +111,8 @@ def test_all_pairs_of_placements_with_any_price(mesh, shape, seed):
     for i, j in np.random.default_rng(seed).integers(len(everything), size=(40, 2)):
         if math.isfinite(best[i, j]):
             route = router.route(shape, 4, everything[i], everything[j])
-            assert cost_of(router, route, shape, 4) == pytest.approx(found[i, j], rel=1e-12)  # sums round by version
+            # sums round by version
+            assert cost_of(router, route, shape, 4) == pytest.approx(found[i, j], rel=1e-12)
         else:
             with pytest.raises(NoRoute, match="no step of finite price"):
                 router.route(shape, 4, everything[i], everything[j])
@@ -120,7 +123,9 @@ def journeys(draw):
     mesh = draw(st.sampled_from([CUBE, REFINED, PAIR, LINE, MIXED]))
     shape = draw(st.lists(st.sampled_from([1, 2, 3, 4, 8, 16]), min_size=0, max_size=4).map(tuple))
     ends = st.builds(
-        lambda seed, kind: random_placement(seed, kind, shape, mesh), st.integers(0, 2**32), st.sampled_from(KINDS)
+        lambda seed, kind: random_placement(seed, kind, shape, mesh),
+        st.integers(0, 2**32),
+        st.sampled_from(KINDS),
     )
     return mesh, shape, draw(ends), draw(ends)
 
@@ -143,7 +148,11 @@ def test_replaying_any_route_reaches_the_target(journey, seed):
     mesh, shape, source, target = journey
     router = Router(mesh, prices.alpha_beta(mesh) if seed else prices.alpha(mesh))
     route = router.route(shape, 2, source, target)
-    assert cost_of(router, route, shape, 2) == router.cost_matrix(shape, 2, [source], [target])[0, 0] < math.inf
+    assert (
+        cost_of(router, route, shape, 2)
+        == router.cost_matrix(shape, 2, [source], [target])[0, 0]
+        < math.inf
+    )
     assert_reaches(route, source, target, shape, mesh, seed)
 
 
@@ -161,7 +170,9 @@ def test_replaying_any_route_reaches_the_target(journey, seed):
 def test_wins_wherever_the_greedy_route_loses(name, exchange, worse, ratio):
     """`worse` and `ratio` are facts about the greedy: pairs it loses to the best route over its own placements."""
     shape, price = (8, 8, 8), prices.ALL[name](CUBE)
-    greedy = np.array([[_greedy_cost(s, t, exchange, shape, price) for t in SINGLES] for s in SINGLES])
+    greedy = np.array(
+        [[_greedy_cost(s, t, exchange, shape, price) for t in SINGLES] for s in SINGLES]
+    )
     same_moves = oracle.cheapest(SINGLES, shape, 1, CUBE, price)
     found = Router(CUBE, price).cost_matrix(shape, 1, SINGLES, SINGLES)
     lost = greedy > same_moves
@@ -176,7 +187,9 @@ def _greedy_cost(source, target, exchange, shape, price):
     moves = Greedy(source, target, exchange=exchange).run()
     for before, after in moves:
         kind, axes = oracle.link(before, after, CUBE)
-        total += price(kind, axes, max(before.local_size(shape, CUBE), after.local_size(shape, CUBE)))
+        total += price(
+            kind, axes, max(before.local_size(shape, CUBE), after.local_size(shape, CUBE))
+        )
     assert (moves[-1][1] if moves else source) == target
     return total
 
@@ -192,11 +205,17 @@ def test_device_matrices_that_differ(name):
     price = prices.ALL[name](REFINED)
     router = Router(REFINED, price)
     route = router.route(shape, 4, source, target)
-    by_hand = [("slice", ("b",), 256 * 512), ("all_gather", ("d",), 128 * 1024), ("slice", ("c",), 128 * 1024)]
+    by_hand = [
+        ("slice", ("b",), 256 * 512),
+        ("all_gather", ("d",), 128 * 1024),
+        ("slice", ("c",), 128 * 1024),
+    ]
     count = Counter(step.kind for step in route)
     assert set(count) <= {"all_gather", "slice", "permute"}
     assert count["all_gather"] + count["permute"] <= 1
-    assert cost_of(router, route, shape, 4) <= sum(price(kind, axes, 4 * size) for kind, axes, size in by_hand)
+    assert cost_of(router, route, shape, 4) <= sum(
+        price(kind, axes, 4 * size) for kind, axes, size in by_hand
+    )
     assert_reaches(route, source, target, (8, 8), REFINED)
 
 
@@ -204,8 +223,12 @@ def test_no_sequence_of_steps_between_device_matrices_is_cheaper():
     shape, source, target = REFINEMENT
     price = prices.alpha_beta(REFINED)
     everything = placements_of(REFINED, shape)
-    best = oracle.cheapest(everything, shape, 4, REFINED, price)[everything.index(source), everything.index(target)]
-    assert Router(REFINED, price).cost_matrix(shape, 4, [source], [target])[0, 0] == pytest.approx(best, rel=1e-12)
+    best = oracle.cheapest(everything, shape, 4, REFINED, price)[
+        everything.index(source), everything.index(target)
+    ]
+    assert Router(REFINED, price).cost_matrix(shape, 4, [source], [target])[0, 0] == pytest.approx(
+        best, rel=1e-12
+    )
 
 
 # Properties -----------------------------------------------------------------------------------------------------------
@@ -228,7 +251,9 @@ def test_the_cost_does_not_depend_on_what_else_is_asked():
     cost = Router(CUBE, price).cost_matrix((8, 4), 2, everything, everything)
     for i, source in list(enumerate(everything))[::17]:
         for j, target in list(enumerate(everything))[::19]:
-            assert Router(CUBE, price).cost_matrix((8, 4), 2, [source], [target])[0, 0] == cost[i, j]
+            assert (
+                Router(CUBE, price).cost_matrix((8, 4), 2, [source], [target])[0, 0] == cost[i, j]
+            )
 
 
 @pytest.mark.parametrize("name", ["alpha_beta", "beta", "elements"])
@@ -254,7 +279,9 @@ def test_routes_are_deterministic_and_short():
         for target in everything[::7]:
             route = free.route((8, 8), 4, source, target)
             assert route == again.route((8, 8), 4, source, target)
-            assert (len(route) <= 1) == (source == target or oracle.link(source, target, CUBE) is not None)
+            assert (len(route) <= 1) == (
+                source == target or oracle.link(source, target, CUBE) is not None
+            )
     assert free.route((8, 8), 4, everything[3], everything[3]) == ()
 
 
@@ -282,7 +309,11 @@ def test_only_steps_that_exist_are_priced():
 
     shape, whole = (6, 4), Placement.replicated(2)
     Router(CUBE, price).cost_matrix(shape, 4, [whole], [whole])
-    steps = [step for placement in placements_of(CUBE, shape) for step in steps_from(placement, shape, CUBE)]
+    steps = [
+        step
+        for placement in placements_of(CUBE, shape)
+        for step in steps_from(placement, shape, CUBE)
+    ]
     assert asked == {(step.kind, step.axes, size_bytes(step, shape, 4, CUBE)) for step in steps}
 
 
@@ -305,7 +336,9 @@ def test_parallel_steps_over_axes_of_size_one_take_the_cheaper():
     mesh = DeviceMesh.of({"a": 1, "x": 2})
     source, target = Placement((("a",), ())), Placement(((), ("a",)))
     for dear in ("all_to_all", "permute"):
-        router = Router(mesh, lambda kind, axes, size_bytes, dear=dear: 5.0 if kind == dear else 1.0)
+        router = Router(
+            mesh, lambda kind, axes, size_bytes, dear=dear: 5.0 if kind == dear else 1.0
+        )
         assert router.cost_matrix((4, 4), 4, [source], [target]).tolist() == [[1.0]]
         (step,) = router.route((4, 4), 4, source, target)
         assert step.kind != dear
@@ -322,13 +355,18 @@ def test_bad_input_is_refused():
         router.route((8, 8), 4, Placement.replicated(3), whole)
     for wrong in (-1.0, math.nan):
         with pytest.raises(ValueError, match="prices are >= 0"):
-            Router(CUBE, lambda kind, axes, size_bytes, wrong=wrong: wrong).route((8, 8), 4, whole, whole)
+            Router(CUBE, lambda kind, axes, size_bytes, wrong=wrong: wrong).route(
+                (8, 8), 4, whole, whole
+            )
 
 
 def test_nothing_is_possible_or_asked():
     router = Router(CUBE, lambda kind, axes, size_bytes: math.inf)
     whole, split = Placement.replicated(1), Placement((("x",),))
-    assert router.cost_matrix((8,), 4, [whole, split], [whole, split]).tolist() == [[0, math.inf], [math.inf, 0]]
+    assert router.cost_matrix((8,), 4, [whole, split], [whole, split]).tolist() == [
+        [0, math.inf],
+        [math.inf, 0],
+    ]
     assert router.cost_matrix((8,), 4, [], [whole]).shape == (0, 1)
     assert router.cost_matrix((8,), 4, [whole], []).shape == (1, 0)
 
@@ -341,11 +379,14 @@ def test_forgetting_changes_nothing(monkeypatch):
     forgets = Router(PAIR, prices.alpha_beta(PAIR))
     for shape in shapes:
         expected = keeps.cost_matrix(shape, 4, everything, everything)
-        np.testing.assert_array_equal(forgets.cost_matrix(shape, 4, everything, everything), expected)
+        np.testing.assert_array_equal(
+            forgets.cost_matrix(shape, 4, everything, everything), expected
+        )
 
 
 @pytest.mark.parametrize(
-    ("axes", "rank", "states", "steps"), [(3, 3, 176, 2552), (3, 5, 458, 9368), (4, 5, 4256, 164250)]
+    ("axes", "rank", "states", "steps"),
+    [(3, 3, 176, 2552), (3, 5, 458, 9368), (4, 5, 4256, 164250)],
 )
 def test_the_graph_holds_every_placement_and_stays_small(axes, rank, states, steps):
     mesh = DeviceMesh.of(dict.fromkeys("abcd"[:axes], 2))
@@ -360,5 +401,7 @@ def test_nothing_is_sent_of_what_is_on_the_host_or_fixed(place: dict[str, Any]) 
     router = Router(mesh, with_permutes)
     every = placements_of(mesh, shape)
     assert router.of(TensorInfo(0, shape, "float32", 4)) is router
-    costs = router.of(TensorInfo(0, shape, "float32", 4, **place)).cost_matrix(shape, 4, every, every)
+    costs = router.of(TensorInfo(0, shape, "float32", 4, **place)).cost_matrix(
+        shape, 4, every, every
+    )
     np.testing.assert_array_equal(costs, np.where(np.eye(len(every)), 0, np.inf))

@@ -20,7 +20,11 @@ def graphs(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     edges = sorted(draw(st.dictionaries(pairs, COSTS, max_size=20)).items())
     tails = np.array([tail for (tail, _), _ in edges], dtype=np.int64)
     heads = np.array([head for (_, head), _ in edges], dtype=np.int64)
-    return np.searchsorted(tails, np.arange(states + 1)), heads, np.array([cost for _, cost in edges])
+    return (
+        np.searchsorted(tails, np.arange(states + 1)),
+        heads,
+        np.array([cost for _, cost in edges]),
+    )
 
 
 def slow(start: np.ndarray, head: np.ndarray, cost: np.ndarray, source: int) -> list[float]:
@@ -40,7 +44,9 @@ def slow(start: np.ndarray, head: np.ndarray, cost: np.ndarray, source: int) -> 
 
 @settings(deadline=None)  # the first call compiles
 @given(graphs(), st.data())
-def test_distances_are_the_least_sums_along_paths(graph: tuple[np.ndarray, ...], data: st.DataObject) -> None:
+def test_distances_are_the_least_sums_along_paths(
+    graph: tuple[np.ndarray, ...], data: st.DataObject
+) -> None:
     states = len(graph[0]) - 1
     sources = np.array(sorted(data.draw(st.sets(st.integers(0, states - 1)))), dtype=np.int64)
     wanted = np.array([slow(*graph, source) for source in sources.tolist()]).reshape(-1, states).T

@@ -34,7 +34,9 @@ LINE = DeviceMesh.of({"x": 8})
     ids=str,
 )
 def test_steps_are_those_of_the_definition(mesh, shape):
-    placements = [p for p in oracle.all_placements(mesh, len(shape), ("sum", "max")) if p.fits(shape, mesh)]
+    placements = [
+        p for p in oracle.all_placements(mesh, len(shape), ("sum", "max")) if p.fits(shape, mesh)
+    ]
     for before in placements:
         links = {(after, oracle.link(before, after, mesh)) for after in placements}
         expected = {(after, *link) for after, link in links if link is not None}
@@ -50,7 +52,9 @@ def _as_group(step: Step, mesh: DeviceMesh) -> tuple[str, ...]:
     return step.axes
 
 
-@pytest.mark.parametrize(("mesh", "rank"), [(CUBE, 1), (CUBE, 2), (REFINED, 2), (PAIR, 3), (LINE, 3)], ids=str)
+@pytest.mark.parametrize(
+    ("mesh", "rank"), [(CUBE, 1), (CUBE, 2), (REFINED, 2), (PAIR, 3), (LINE, 3)], ids=str
+)
 def test_every_step_reaches_its_placement(mesh, rank):
     shape = (mesh.size,) * rank
     rng = np.random.default_rng(0)
@@ -70,7 +74,9 @@ def test_the_simulator_notices_a_wrong_claim():
         simulate.assert_holds(local, array, after, CUBE)
     gathered = Step("all_gather", ("x",), before, Placement((("y",), ())), 0)
     with pytest.raises(AssertionError):
-        simulate.assert_holds(simulate.apply_step(local, gathered, CUBE), array, gathered.after, CUBE)
+        simulate.assert_holds(
+            simulate.apply_step(local, gathered, CUBE), array, gathered.after, CUBE
+        )
 
 
 def test_only_sums_are_scattered():
@@ -113,7 +119,11 @@ def test_axes_of_size_one_are_axes():
 
 def test_sizes():
     mesh = DeviceMesh.of({"x": 2, "y": 4})
-    split, summed, whole = Placement((("x", "y"), ())), Placement(((), ()), ("x", "y")), Placement(((), ()))
+    split, summed, whole = (
+        Placement((("x", "y"), ())),
+        Placement(((), ()), ("x", "y")),
+        Placement(((), ())),
+    )
     gather = Step("all_gather", ("x", "y"), split, whole, 0)
     scatter = Step("reduce_scatter", ("x", "y"), summed, split, 0)
     reduction = Step("all_reduce", ("x", "y"), summed, whole)
@@ -123,6 +133,14 @@ def test_sizes():
     mask = Step("mask", ("x", "y"), whole, summed)
     steps = (gather, scatter, reduction, cut, exchange, swap, mask)
     assert [group_size(step, mesh) for step in steps] == [8, 8, 8, 8, 4, 8, 8]
-    assert [size_bytes(step, (16, 8), 4, mesh) for step in steps] == [512, 512, 512, 512, 64, 64, 512]
+    assert [size_bytes(step, (16, 8), 4, mesh) for step in steps] == [
+        512,
+        512,
+        512,
+        512,
+        64,
+        64,
+        512,
+    ]
     assert [wire_bytes(step, (16, 8), 4, mesh) for step in steps] == [448, 448, 896, 0, 48, 64, 0]
     assert [step.is_local for step in steps] == [False, False, False, True, False, False, True]

@@ -19,7 +19,11 @@ Each = Callable[[Any, Sequence[Any]], Values]
 
 _REDUCTIONS = {"pmax": np.maximum, "pmin": np.minimum, "psum": np.add, "psum_invariant": np.add}
 _MARKS = frozenset({"pbroadcast", "pcast", "pvary"})
-_CALLS = {"closed_call": "call_jaxpr", "custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr"}
+_CALLS = {
+    "closed_call": "call_jaxpr",
+    "custom_jvp_call": "call_jaxpr",
+    "custom_vjp_call": "call_jaxpr",
+}
 _CALLS |= {"checkpoint": "jaxpr", "jit": "jaxpr", "pjit": "jaxpr", "remat2": "jaxpr"}
 COLLECTIVES = frozenset(
     {*_REDUCTIONS, "all_gather", "all_gather_invariant", "all_to_all", "ppermute", "reduce_scatter"}
@@ -28,7 +32,11 @@ COLLECTIVES = frozenset(
 
 def shard_map(values: Sequence[Any], params: Mapping[str, Any], each: Each) -> Values:
     """The results of a shard_map on whole `values`, along axes that specs leave out those of the first position."""
-    sizes = {str(axis): size for axis, size in params["mesh"].shape.items() if axis in params["newly_manual_axes"]}
+    sizes = {
+        str(axis): size
+        for axis, size in params["mesh"].shape.items()
+        if axis in params["newly_manual_axes"]
+    }
     positions = list(product(*map(range, sizes.values())))
     shards = [
         {p: _window(np.asarray(value), spec, p, sizes) for p in positions}
@@ -48,10 +56,17 @@ def collective(name: str, params: Mapping[str, Any], held: Sequence[np.ndarray])
         return [join(held, axis=params["all_gather_dimension"])] * count
     if name == "reduce_scatter":
         parts = np.split(reduce(np.add, held), count, axis=params["scatter_dimension"])
-        return parts if params["tiled"] else [np.squeeze(part, params["scatter_dimension"]) for part in parts]
+        return (
+            parts
+            if params["tiled"]
+            else [np.squeeze(part, params["scatter_dimension"]) for part in parts]
+        )
     if name == "all_to_all":
         sent = [np.split(array, count, axis=params["split_axis"]) for array in held]
-        return [np.concatenate([parts[n] for parts in sent], axis=params["concat_axis"]) for n in range(count)]
+        return [
+            np.concatenate([parts[n] for parts in sent], axis=params["concat_axis"])
+            for n in range(count)
+        ]
     senders = {target: source for source, target in params["perm"]}
     return [held[senders[n]] if n in senders else np.zeros_like(held[n]) for n in range(count)]
 
@@ -101,7 +116,10 @@ def _equation(
 
 
 def _sent(
-    name: str, params: Mapping[str, Any], value: Mapping[Position, np.ndarray], sizes: Mapping[str, int]
+    name: str,
+    params: Mapping[str, Any],
+    value: Mapping[Position, np.ndarray],
+    sizes: Mapping[str, int],
 ) -> dict[Position, np.ndarray]:
     axes = axes_of(params)
     rest = tuple(axis for axis in sizes if axis not in axes)
@@ -111,7 +129,9 @@ def _sent(
     found: dict[Position, np.ndarray] = {}
     for group in groups.values():
         members = sorted(group, key=lambda position: _number(position, axes, sizes))
-        found.update(zip(members, collective(name, params, [value[p] for p in members]), strict=True))
+        found.update(
+            zip(members, collective(name, params, [value[p] for p in members]), strict=True)
+        )
     return found
 
 
@@ -129,20 +149,26 @@ def _entries(spec: Any, ndim: int) -> list[tuple[str, ...]]:
     return entries + [()] * (ndim - len(entries))
 
 
-def _window(value: np.ndarray, spec: Any, position: Position, sizes: Mapping[str, int]) -> np.ndarray:
+def _window(
+    value: np.ndarray, spec: Any, position: Position, sizes: Mapping[str, int]
+) -> np.ndarray:
     for dim, axes in enumerate(_entries(spec, value.ndim)):
         parts = prod(sizes[axis] for axis in axes)
         value = np.split(value, parts, axis=dim)[_number(position, axes, sizes)]
     return value
 
 
-def _joined(shards: Mapping[Position, np.ndarray], spec: Any, sizes: Mapping[str, int]) -> np.ndarray:
+def _joined(
+    shards: Mapping[Position, np.ndarray], spec: Any, sizes: Mapping[str, int]
+) -> np.ndarray:
     first = next(iter(shards.values()))
     entries = _entries(spec, first.ndim)
     counts = [prod(sizes[axis] for axis in axes) for axes in entries]
     whole = np.empty([n * count for n, count in zip(first.shape, counts, strict=True)], first.dtype)
     for position in reversed(shards):  # the first of those that lie in one place stays
         numbers = [_number(position, axes, sizes) for axes in entries]
-        window = tuple(slice(n * size, (n + 1) * size) for n, size in zip(numbers, first.shape, strict=True))
+        window = tuple(
+            slice(n * size, (n + 1) * size) for n, size in zip(numbers, first.shape, strict=True)
+        )
         whole[window] = shards[position]
     return whole

@@ -53,7 +53,9 @@ def groups(axes: tuple[str, ...], mesh: DeviceMesh) -> Iterator[list[Device]]:
         yield sorted(members, key=lambda device: part_number(device, axes, mesh))
 
 
-def assemble(local: Locals, placement: Placement, shape: tuple[int, ...], mesh: DeviceMesh) -> np.ndarray:
+def assemble(
+    local: Locals, placement: Placement, shape: tuple[int, ...], mesh: DeviceMesh
+) -> np.ndarray:
     """The whole tensor that the devices hold as `placement` says: parts combined, shards joined.
 
     Raises:
@@ -65,14 +67,20 @@ def assemble(local: Locals, placement: Placement, shape: tuple[int, ...], mesh: 
     sizes = placement.local_shape(shape, mesh)
     for group in groups(placement.unreduced, mesh):
         held = [local[device] for device in group]
-        assert {array.shape for array in held} == {sizes}, f"shards {held[0].shape} of {shape} {placement}"
+        assert {array.shape for array in held} == {sizes}, (
+            f"shards {held[0].shape} of {shape} {placement}"
+        )
         numbers = [part_number(group[0], axes, mesh) for axes in placement.dims]
-        window = tuple(slice(n * size, (n + 1) * size) for n, size in zip(numbers, sizes, strict=True))
+        window = tuple(
+            slice(n * size, (n + 1) * size) for n, size in zip(numbers, sizes, strict=True)
+        )
         whole[window] = held[0] if len(held) == 1 else COMBINE[placement.kind].reduce(held)
     return whole
 
 
-def check_replicas(local: Locals, placement: Placement, mesh: DeviceMesh, manual: tuple[str, ...] = ()) -> None:
+def check_replicas(
+    local: Locals, placement: Placement, mesh: DeviceMesh, manual: tuple[str, ...] = ()
+) -> None:
     """Raises ReplicasDiffer unless devices that differ along replicated axes only hold the same, bit for bit.
 
     Along `manual` axes there is one value for each position.
@@ -82,4 +90,6 @@ def check_replicas(local: Locals, placement: Placement, mesh: DeviceMesh, manual
         first = local[group[0]]
         for device in group[1:]:
             if local[device] is not first and local[device].tobytes() != first.tobytes():
-                raise ReplicasDiffer(f"devices {group[0]} and {device} differ in a tensor placed {placement}")
+                raise ReplicasDiffer(
+                    f"devices {group[0]} and {device} differ in a tensor placed {placement}"
+                )

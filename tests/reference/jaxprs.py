@@ -25,7 +25,13 @@ def evaluate(jaxpr: Any, values: Sequence[Any], observe: Observe = list) -> Valu
         return np.asarray(atom.val, atom.aval.dtype) if is_literal(atom) else env[atom]
 
     for eqn in inner.eqns:
-        env.update(zip(eqn.outvars, _equation(eqn, [read(atom) for atom in eqn.invars], observe), strict=True))
+        env.update(
+            zip(
+                eqn.outvars,
+                _equation(eqn, [read(atom) for atom in eqn.invars], observe),
+                strict=True,
+            )
+        )
     return [read(atom) for atom in inner.outvars]
 
 
@@ -44,7 +50,9 @@ def _scan(values: Values, params: Mapping[str, Any], observe: Observe) -> Values
     fixed, carried = scan_counts(dict(params))
     consts, carry, xs = values[:fixed], values[fixed : fixed + carried], values[fixed + carried :]
     inner, _ = open_jaxpr(params["jaxpr"])
-    stacks = [np.zeros((params["length"], *v.aval.shape), v.aval.dtype) for v in inner.outvars[carried:]]
+    stacks = [
+        np.zeros((params["length"], *v.aval.shape), v.aval.dtype) for v in inner.outvars[carried:]
+    ]
     trips = range(params["length"])
     for trip in reversed(trips) if params["reverse"] else trips:
         results = evaluate(params["jaxpr"], [*consts, *carry, *(x[trip] for x in xs)], observe)
@@ -56,7 +64,11 @@ def _scan(values: Values, params: Mapping[str, Any], observe: Observe) -> Values
 
 def _while(values: Values, params: Mapping[str, Any], observe: Observe) -> Values:
     tests, bodies = params["cond_nconsts"], params["body_nconsts"]
-    cond_consts, body_consts, carry = values[:tests], values[tests : tests + bodies], values[tests + bodies :]
+    cond_consts, body_consts, carry = (
+        values[:tests],
+        values[tests : tests + bodies],
+        values[tests + bodies :],
+    )
     while (going := evaluate(params["cond_jaxpr"], [*cond_consts, *carry], observe)[0]).any():
         after = evaluate(params["body_jaxpr"], [*body_consts, *carry], observe)
         carry = [_where(going, new, old) for new, old in zip(after, carry, strict=True)]
@@ -75,7 +87,9 @@ def _cond(values: Values, params: Mapping[str, Any], observe: Observe) -> Values
 
 
 def _shard_map(values: Values, params: Mapping[str, Any], observe: Observe) -> Values:
-    return by_hand.shard_map(values, params, lambda eqn, operands: _equation(eqn, operands, observe))
+    return by_hand.shard_map(
+        values, params, lambda eqn, operands: _equation(eqn, operands, observe)
+    )
 
 
 CONTROL: dict[str, Callable[[Values, Mapping[str, Any], Observe], Values]] = {

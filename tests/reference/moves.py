@@ -32,7 +32,9 @@ def apply_step(local: Locals, step: Step, mesh: DeviceMesh) -> Locals:
     return after
 
 
-def apply_to_group(held: list[np.ndarray], step: Step, group: list[Device], mesh: DeviceMesh) -> list[np.ndarray]:
+def apply_to_group(
+    held: list[np.ndarray], step: Step, group: list[Device], mesh: DeviceMesh
+) -> list[np.ndarray]:
     n = len(group)
     combine = COMBINE[step.before.kind]
     match step.kind:
@@ -42,14 +44,20 @@ def apply_to_group(held: list[np.ndarray], step: Step, group: list[Device], mesh
             return [part(array, number, n, step.dim) for number, array in enumerate(held)]
         case "all_to_all":
             sent = [np.split(array, n, axis=step.to_dim) for array in held]
-            return [np.concatenate([chunks[number] for chunks in sent], axis=step.dim) for number in range(n)]
+            return [
+                np.concatenate([chunks[number] for chunks in sent], axis=step.dim)
+                for number in range(n)
+            ]
         case "all_reduce":
             return [reduce(combine, held)] * n
         case "reduce_scatter":
             assert step.before.kind == "sum"
             return np.split(reduce(combine, held), n, axis=step.dim)
         case "mask":
-            return [held[0], *(np.full_like(array, neutral(step.after.kind, array.dtype)) for array in held[1:])]
+            return [
+                held[0],
+                *(np.full_like(array, neutral(step.after.kind, array.dtype)) for array in held[1:]),
+            ]
         case "permute":
             return [held[sender] for sender in senders(step, group, mesh)]
 

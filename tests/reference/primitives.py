@@ -45,7 +45,9 @@ def run(primitive: Any, params: Mapping[str, Any], values: Sequence[np.ndarray])
 
 def _is_key(value: Any) -> bool:
     """Typed keys have no numpy form."""
-    return isinstance(value, jax.Array) and bool(jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key))
+    return isinstance(value, jax.Array) and bool(
+        jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key)
+    )
 
 
 def _elementwise(function: Function) -> Function:
@@ -112,7 +114,9 @@ def _slice(x: np.ndarray, start_indices: Any, limit_indices: Any, strides: Any) 
     for limit, size in zip(limit_indices, x.shape, strict=True):
         assert 0 <= limit <= size, f"slice to {limit_indices} of {x.shape}"
     steps = strides or (1,) * x.ndim
-    return x[tuple(slice(*bounds) for bounds in zip(start_indices, limit_indices, steps, strict=True))]
+    return x[
+        tuple(slice(*bounds) for bounds in zip(start_indices, limit_indices, steps, strict=True))
+    ]
 
 
 def _pad(x: np.ndarray, value: np.ndarray, padding_config: Any) -> np.ndarray:
@@ -120,7 +124,11 @@ def _pad(x: np.ndarray, value: np.ndarray, padding_config: Any) -> np.ndarray:
         size = x.shape[dim]
         spread = size + max(size - 1, 0) * inner
         before, after = max(-low, 0), max(-high, 0)
-        full = np.full((*x.shape[:dim], max(low, 0) + spread + max(high, 0), *x.shape[dim + 1 :]), value, x.dtype)
+        full = np.full(
+            (*x.shape[:dim], max(low, 0) + spread + max(high, 0), *x.shape[dim + 1 :]),
+            value,
+            x.dtype,
+        )
         where = [slice(None)] * x.ndim
         where[dim] = slice(max(low, 0), max(low, 0) + spread, inner + 1)
         full[tuple(where)] = x
@@ -129,7 +137,9 @@ def _pad(x: np.ndarray, value: np.ndarray, padding_config: Any) -> np.ndarray:
     return x
 
 
-def _starts(starts: Sequence[np.ndarray], shape: Sequence[int], sizes: Sequence[int]) -> list[slice]:
+def _starts(
+    starts: Sequence[np.ndarray], shape: Sequence[int], sizes: Sequence[int]
+) -> list[slice]:
     """The windows that dynamic slices read and write: starts are moved to where the window fits."""
     firsts = [min(max(int(s), 0), n - m) for s, n, m in zip(starts, shape, sizes, strict=True)]
     return [slice(first, first + size) for first, size in zip(firsts, sizes, strict=True)]
@@ -150,18 +160,24 @@ def _split(x: np.ndarray, axis: int, sizes: Sequence[int]) -> Values:
     return np.split(x, np.cumsum(sizes)[:-1], axis=axis)
 
 
-def _reshape(x: np.ndarray, new_sizes: Sequence[int], dimensions: Sequence[int] | None = None, **_: Any) -> np.ndarray:
+def _reshape(
+    x: np.ndarray, new_sizes: Sequence[int], dimensions: Sequence[int] | None = None, **_: Any
+) -> np.ndarray:
     """With `dimensions` these are brought into that order first."""
     return (x if dimensions is None else x.transpose(dimensions)).reshape(tuple(new_sizes))
 
 
-def _dot_general(lhs: np.ndarray, rhs: np.ndarray, dimension_numbers: Any, **params: Any) -> np.ndarray:
+def _dot_general(
+    lhs: np.ndarray, rhs: np.ndarray, dimension_numbers: Any, **params: Any
+) -> np.ndarray:
     (lhs_k, rhs_k), (lhs_b, rhs_b) = dimension_numbers
     dtype = params.get("preferred_element_type") or lhs.dtype
     left, right = list(range(lhs.ndim)), list(range(lhs.ndim, lhs.ndim + rhs.ndim))
     for d, e in zip((*lhs_k, *lhs_b), (*rhs_k, *rhs_b), strict=True):
         right[e] = left[d]
-        assert lhs.shape[d] == rhs.shape[e], f"dot_general of {lhs.shape} and {rhs.shape}: {dimension_numbers}"
+        assert lhs.shape[d] == rhs.shape[e], (
+            f"dot_general of {lhs.shape} and {rhs.shape}: {dimension_numbers}"
+        )
     free = [i for d, i in enumerate(left) if d not in (*lhs_k, *lhs_b)]
     free += [i for d, i in enumerate(right) if d not in (*rhs_k, *rhs_b)]
     out = [left[d] for d in lhs_b] + free
@@ -224,7 +240,9 @@ _ELEMENTWISE: dict[str, Function] = {
     "tanh": np.tanh,
     "xor": np.bitwise_xor,
 }
-TABLE: dict[str, Function] = {name: _elementwise(function) for name, function in _ELEMENTWISE.items()} | {
+TABLE: dict[str, Function] = {
+    name: _elementwise(function) for name, function in _ELEMENTWISE.items()
+} | {
     "argmax": _position(np.argmax),
     "argmin": _position(np.argmin),
     "broadcast_in_dim": _broadcast_in_dim,

@@ -23,7 +23,16 @@ from autopar.emit.local.localize import localize
 from autopar.redistribute.step import Step
 from tests.ops.simulate import Place, run_devices
 from tests.reference.by_hand import collective
-from tests.reference.devices import Device, Locals, assemble, check_replicas, devices, groups, part_number, shard
+from tests.reference.devices import (
+    Device,
+    Locals,
+    assemble,
+    check_replicas,
+    devices,
+    groups,
+    part_number,
+    shard,
+)
 from tests.reference.jaxprs import TABLE
 from tests.reference.moves import apply_step
 from tests.reference.primitives import Plain
@@ -80,7 +89,9 @@ class Reference:
     def _block(self, instructions: Sequence[Instruction], parent: int | None) -> None:
         """Runs the instructions of one region (None: of the program), those of a region in it as its kind says."""
         tree = self.program.tree
-        for child, members in groupby(instructions, key=lambda i: tree.child_towards(parent, i.region)):
+        for child, members in groupby(
+            instructions, key=lambda i: tree.child_towards(parent, i.region)
+        ):
             if child is None:
                 for instruction in members:
                     self._instruction(instruction)
@@ -93,7 +104,10 @@ class Reference:
         if isinstance(instruction, Compute):
             results = self._compute(instruction)
         elif isinstance(instruction, Move):
-            results = [self._move(instruction, *pair) for pair in zip(instruction.ins, instruction.outs, strict=True)]
+            results = [
+                self._move(instruction, *pair)
+                for pair in zip(instruction.ins, instruction.outs, strict=True)
+            ]
         else:
             raise TypeError(f"{instruction} was never routed")
         for value, local in zip(instruction.outs, results, strict=True):
@@ -105,7 +119,9 @@ class Reference:
         expected = (v.placement.local_shape(v.tensor.shape, self.program.mesh), v.tensor.dtype)
         for device, array in local.items():
             found = (array.shape, str(array.dtype))
-            assert found == expected, f"value {value} placed {v.placement} on device {device}: {found}, not {expected}"
+            assert found == expected, (
+                f"value {value} placed {v.placement} on device {device}: {found}, not {expected}"
+            )
         check_replicas(local, v.placement, self.program.mesh, v.tensor.manual)
 
     def _move(self, move: Move, before: int, after: int) -> Locals:
@@ -143,11 +159,16 @@ class Reference:
         assert isinstance(payload, Payload)
         axes = tuple(axis for axis in compute.op.params["axes"] if axis in mesh.names)
         if compute.op.kind == INDEX:
-            return {d: np.asarray(part_number(d, axes, mesh), compute.op.outs[0].dtype) for d in devices(mesh)}
+            return {
+                d: np.asarray(part_number(d, axes, mesh), compute.op.outs[0].dtype)
+                for d in devices(mesh)
+            }
         (held,) = (self._read(value) for value in compute.ins)
         results: Locals = {}
         for group in groups(axes, mesh):
-            sent = collective(payload.primitive.name, payload.params, [held[device] for device in group])
+            sent = collective(
+                payload.primitive.name, payload.params, [held[device] for device in group]
+            )
             results.update(zip(group, sent, strict=True))
         return results
 
@@ -161,7 +182,11 @@ class Reference:
         def run(place: Place, exchanger: Any) -> Sequence[Any]:
             device = every[places.index(place)]
             local = localize(
-                compute.op, compute.strategy, mesh, lambda along: part_number(device, along, mesh), exchanger
+                compute.op,
+                compute.strategy,
+                mesh,
+                lambda along: part_number(device, along, mesh),
+                exchanger,
             )
             return local(*(jnp.asarray(held[device]) for held in operands))
 
@@ -169,7 +194,9 @@ class Reference:
         rows = [[np.asarray(value) for value in result] for result in results]
         return [dict(zip(every, column, strict=True)) for column in zip(*rows, strict=True)]
 
-    def _on_device(self, op: OpNode, compute: Compute, device: Device, values: list[np.ndarray]) -> list[np.ndarray]:
+    def _on_device(
+        self, op: OpNode, compute: Compute, device: Device, values: list[np.ndarray]
+    ) -> list[np.ndarray]:
         mesh = self.program.mesh
         run = localize(op, compute.strategy, mesh, lambda along: part_number(device, along, mesh))
         return [np.asarray(result) for result in run(*values)]
@@ -182,7 +209,9 @@ def _remat(reference: Reference, region: Region, members: list[Instruction]) -> 
 
 def _boundary(members: list[Instruction], kind: str, region: int) -> list[Compute]:
     """The boundary operators of `kind` that stand in `region`."""
-    return [i for i in members if isinstance(i, Compute) and i.op.kind == kind and i.region == region]
+    return [
+        i for i in members if isinstance(i, Compute) and i.op.kind == kind and i.region == region
+    ]
 
 
 @dataclass(eq=False)
@@ -210,7 +239,9 @@ class _Control:
         inner = [child for child in tree.children(self.region.id) if child.kind == kind][number]
         inside = [i for i in self.members if inner.id in tree.path(i.region)]
         made = {value for i in inside for value in i.outs}
-        self.reference.env = {value: held for value, held in self.reference.env.items() if value not in made}
+        self.reference.env = {
+            value: held for value, held in self.reference.env.items() if value not in made
+        }
         self.reference._block(inside, inner.id)
 
     def goes_on(self, decision: Any) -> bool:
@@ -227,7 +258,11 @@ class _Control:
 
 
 def _scan(control: _Control) -> None:
-    carries, slices, stacks = control.of("carry_in"), control.of("scan_slice"), control.of("scan_stack")
+    carries, slices, stacks = (
+        control.of("carry_in"),
+        control.of("scan_slice"),
+        control.of("scan_stack"),
+    )
     leaving = control.of("carry_out")
     carry = [control.read(i) for i in carries]
     rows: list[list[Locals]] = []
@@ -243,9 +278,13 @@ def _scan(control: _Control) -> None:
     control.write(leaving, carry)
     for position, stack in enumerate(stacks):
         v = control.reference.program.values[stack.outs[0]]
-        empty = np.zeros(v.placement.local_shape(v.tensor.shape, control.reference.program.mesh), v.tensor.dtype)
+        empty = np.zeros(
+            v.placement.local_shape(v.tensor.shape, control.reference.program.mesh), v.tensor.dtype
+        )
         every = devices(control.reference.program.mesh)
-        stacked = {d: np.stack([row[position][d] for row in rows]) if rows else empty for d in every}
+        stacked = {
+            d: np.stack([row[position][d] for row in rows]) if rows else empty for d in every
+        }
         control.write([stack], [stacked])
 
 
@@ -274,7 +313,9 @@ def _cond(control: _Control) -> None:
     control.write(leaving, [control.read(i, number) for i in leaving])
 
 
-def _control(run: Callable[[_Control], None]) -> Callable[[Reference, Region, list[Instruction]], None]:
+def _control(
+    run: Callable[[_Control], None],
+) -> Callable[[Reference, Region, list[Instruction]], None]:
     return lambda reference, region, members: run(_Control(reference, region, members))
 
 

@@ -13,7 +13,15 @@ from jax import lax
 
 from autopar.api.call import unflatten
 from autopar.core.program import ShardedProgram
-from tests.equivalence.cases import MESHES, Case, assert_equal, inputs_of, key_data, space_of, step_case
+from tests.equivalence.cases import (
+    MESHES,
+    Case,
+    assert_equal,
+    inputs_of,
+    key_data,
+    space_of,
+    step_case,
+)
 from tests.equivalence.draw import local_plan, uniform_plan
 from tests.ops.build import Case as PrimitiveCase
 from tests.ops.build import build
@@ -53,12 +61,16 @@ def loops(x: Any) -> Any:
         return n + 1, lax.scan(trip, y, x, reverse=True)[0]
 
     many = lax.while_loop(lambda state: state[0] < 3, repeat, (0, x[1]))[1]
-    return lax.cond(x[0, 0] > 0, lambda y: y + many, lambda y: y - many, x[1]), lax.scan(trip, x[1], x)
+    return lax.cond(x[0, 0] > 0, lambda y: y + many, lambda y: y - many, x[1]), lax.scan(
+        trip, x[1], x
+    )
 
 
 def batched_while(x: Any) -> Any:
     """Several loops in one, of different lengths."""
-    return jax.vmap(lambda row: lax.while_loop(lambda y: y.sum() < 8.0, lambda y: y * 1.5 + 1.0, row))(x)
+    return jax.vmap(
+        lambda row: lax.while_loop(lambda y: y.sum() < 8.0, lambda y: y * 1.5 + 1.0, row)
+    )(x)
 
 
 ARGS = np.random.default_rng(0).uniform(-1, 1, (4, 3))
@@ -68,14 +80,19 @@ NUMBERS = np.arange(-8, 8, dtype=np.int32)
 @pytest.mark.parametrize(
     ("function", "args"),
     [
-        (integer_division, (NUMBERS, np.where(NUMBERS % 5 == 0, 3, NUMBERS % 7 - 3).astype(np.int32))),
+        (
+            integer_division,
+            (NUMBERS, np.where(NUMBERS % 5 == 0, 3, NUMBERS % 7 - 3).astype(np.int32)),
+        ),
         (loops, (ARGS,)),
         (loops, (-ARGS,)),
         (batched_while, (np.abs(ARGS),)),
         (jax.grad(lambda x: jax.checkpoint(lambda y: jnp.sin(y).sum())(x)), (ARGS,)),
     ],
 )
-def test_a_jaxpr_on_numpy_is_what_jax_makes_of_it(function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+def test_a_jaxpr_on_numpy_is_what_jax_makes_of_it(
+    function: Callable[..., Any], args: tuple[Any, ...]
+) -> None:
     with jax.enable_x64(True):
         expected = jax.tree.leaves(jax.jit(function)(*args))
         found = evaluate(jax.make_jaxpr(function)(*args), args)
@@ -93,7 +110,9 @@ def results(case: Case, program: ShardedProgram) -> Any:
         return jax.tree.map(key_data, found)
 
 
-@pytest.mark.parametrize(("model", "mesh"), [("mlp", "8"), ("mlp", "2x4"), ("mlp", "2x2x2"), ("cnn", "2x4")])
+@pytest.mark.parametrize(
+    ("model", "mesh"), [("mlp", "8"), ("mlp", "2x4"), ("mlp", "2x2x2"), ("cnn", "2x4")]
+)
 def test_a_random_plan_of_a_model_computes_the_same(model: str, mesh: str) -> None:
     case = step_case(model, "sgd")
     for stage in (uniform_plan(space_of(case, mesh), 1), local_plan(case, space_of(case, mesh), 1)):

@@ -39,7 +39,9 @@ def report(layers: int = 3, **changes: object) -> Report:
         collectives=collectives(layers),
         peak=(
             *weights,
-            TensorRow("dot_general (model.py:41 (mlp))", (32, 2048), "float32", "[data, model]", 64 * 1024),
+            TensorRow(
+                "dot_general (model.py:41 (mlp))", (32, 2048), "float32", "[data, model]", 64 * 1024
+            ),
         ),
     )
     return replace(made, **changes)
@@ -76,7 +78,14 @@ def operators(layer: int, layers: int) -> tuple[OperatorRow, ...]:
             0.497 * whole,
         ),
         OperatorRow(
-            "add", "model.py:43 (mlp)", scope, "forward", ("[data, -]", "[data, -]"), ("[data, -]",), 2, 0.006 * whole
+            "add",
+            "model.py:43 (mlp)",
+            scope,
+            "forward",
+            ("[data, -]", "[data, -]"),
+            ("[data, -]",),
+            2,
+            0.006 * whole,
         ),
     )
 

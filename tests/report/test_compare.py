@@ -24,7 +24,10 @@ def test_what_both_owe_to_the_same_cancels() -> None:
     assert found.difference_s == pytest.approx(1e-3)
     assert found.is_told_apart
     assert found.sources == ("links",)
-    assert "1 ms apart, with a standard error of 300 us: this is faster, with a probability of >99.9 %" in str(found)
+    assert (
+        "1 ms apart, with a standard error of 300 us: this is faster, with a probability of >99.9 %"
+        in str(found)
+    )
     assert "other is faster" in str(compare(of(11e-3, links=1.3e-3), of(10e-3, links=1e-3)))
 
 
@@ -37,7 +40,9 @@ def test_what_differs_does_not_cancel() -> None:
 
 
 def test_nothing_cancels_between_clusters() -> None:
-    assert compare(of(1e-2, peak=3e-3), of(2e-2, "8xa100", peak=4e-3)).error_s == pytest.approx(5e-3)
+    assert compare(of(1e-2, peak=3e-3), of(2e-2, "8xa100", peak=4e-3)).error_s == pytest.approx(
+        5e-3
+    )
 
 
 def test_equal_plans_are_equal() -> None:

@@ -55,8 +55,12 @@ def repriced_s(made: autopar.Plan, cluster: Cluster) -> float:
         price = pricing.step_cost(instruction.kind, instruction.axes, instruction.size_bytes)
         return instruction._replace(time_s=price)
 
-    program: ShardedProgram = replace(planned.program, instructions=tuple(map(again, planned.program.instructions)))
-    return schedule(program, pricing.op_cost, cluster.device.overlap, planned.account.held_bytes).makespan_s
+    program: ShardedProgram = replace(
+        planned.program, instructions=tuple(map(again, planned.program.instructions))
+    )
+    return schedule(
+        program, pricing.op_cost, cluster.device.overlap, planned.account.held_bytes
+    ).makespan_s
 
 
 @pytest.mark.parametrize("overlaps", [True, False])
@@ -66,22 +70,32 @@ def test_shares_are_what_a_worse_number_costs(mode: str, overlaps: bool) -> None
     base = OVERLAPPING if overlaps else SERIAL
     cluster = replace(base, errors=dict.fromkeys(uncertain_figures(base), TINY) | {"formula": TINY})
     planned = made.bound.planned
-    found = {s.source: s.time_s for s in error_shares(planned, step_schedule(planned, cluster), cluster)}
+    found = {
+        s.source: s.time_s for s in error_shares(planned, step_schedule(planned, cluster), cluster)
+    }
     assert not found  # what moves the step by a part in 10,000,000 is not listed
     loose = replace(cluster, errors={**cluster.errors, "formula": 0.5})
     kernels = error_shares(planned, step_schedule(planned, loose), loose)
     assert sum(share.time_s for share in kernels) == pytest.approx(0.5 * made.step_time_s, rel=1e-3)
     for path in uncertain_figures(cluster):
         large = replace(cluster, errors={**cluster.errors, path: 1e-3})
-        shares = {s.source: s.time_s for s in error_shares(planned, step_schedule(planned, large), large)}
+        shares = {
+            s.source: s.time_s for s in error_shares(planned, step_schedule(planned, large), large)
+        }
         growth = repriced_s(made, slower_cluster(cluster, path, 1e-3)) - made.step_time_s
-        assert shares.get(path, 0.0) == pytest.approx(growth, rel=0.02, abs=2e-5 * made.step_time_s), path
+        assert shares.get(path, 0.0) == pytest.approx(
+            growth, rel=0.02, abs=2e-5 * made.step_time_s
+        ), path
 
 
 def test_a_plan_says_how_sure_it_is() -> None:
     made = plan("auto", True)
     shares = made.summary.errors
-    assert made.step_error_s == standard_error_s(shares) == pytest.approx(hypot(*(s.time_s for s in shares)))
+    assert (
+        made.step_error_s
+        == standard_error_s(shares)
+        == pytest.approx(hypot(*(s.time_s for s in shares)))
+    )
     assert 0 < made.step_error_s < made.step_time_s
     assert [abs(s.time_s) for s in shares] == sorted((abs(s.time_s) for s in shares), reverse=True)
     assert all("float16" not in share.source for share in shares)
@@ -109,7 +123,10 @@ def test_what_a_loop_cuts_out_for_itself_owes_nothing_to_any_number() -> None:
 
 
 def test_nothing_is_known_of_a_pricing_of_the_users_own() -> None:
-    weights, rows = [jax.ShapeDtypeStruct((256, 256), jnp.float32)], jax.ShapeDtypeStruct((64, 256), jnp.float32)
+    weights, rows = (
+        [jax.ShapeDtypeStruct((256, 256), jnp.float32)],
+        jax.ShapeDtypeStruct((64, 256), jnp.float32),
+    )
 
     def own(graph: Any, mesh: Any) -> Any:
         return Roofline(graph, mesh, OVERLAPPING)

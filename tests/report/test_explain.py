@@ -19,7 +19,10 @@ def test_an_input() -> None:
     assert "replicated over data=2" in shown
     assert "1 MiB on every device" in shown
     assert "among the largest tensors at the peak" in shown
-    assert "all_gather model [-, model] -> [-, -] model.py:50 (head) redistribution 4 MiB 50 us" in shown
+    assert (
+        "all_gather model [-, model] -> [-, -] model.py:50 (head) redistribution 4 MiB 50 us"
+        in shown
+    )
 
 
 def test_an_input_that_nothing_moves() -> None:
@@ -61,7 +64,10 @@ def test_a_path_as_the_report_groups_it() -> None:
 @pytest.mark.parametrize("name", ["model.py:41", "model.py:41 (mlp)"])
 def test_a_source_line(name: str) -> None:
     shown = words(explain(make.report(), name))
-    assert "dot_general forward model.py:41 (mlp) [data, -], [-, model] -> [data, model] 8 3 746 us 49.7 %" in shown
+    assert (
+        "dot_general forward model.py:41 (mlp) [data, -], [-, model] -> [data, model] 8 3 746 us 49.7 %"
+        in shown
+    )
     assert "mirror all_reduce data" in shown
     assert "model.py:42" not in shown
 

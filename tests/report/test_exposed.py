@@ -13,12 +13,17 @@ from tests.report.test_errors import plan
 
 def with_exposed(*seconds: float | None) -> Report:
     rows = make.collectives(1)
-    return make.report(1, collectives=tuple(make.replace(r, exposed_s=s) for r, s in zip(rows, seconds, strict=True)))
+    return make.report(
+        1,
+        collectives=tuple(make.replace(r, exposed_s=s) for r, s in zip(rows, seconds, strict=True)),
+    )
 
 
 def test_reports_and_explanations_show_what_is_exposed() -> None:
     shown = text(with_exposed(1e-4, 5e-5, 0.0))
-    (all_of_them,) = (line.split() for line in shown.splitlines() if line.split()[:2] == ["all", "3"])
+    (all_of_them,) = (
+        line.split() for line in shown.splitlines() if line.split()[:2] == ["all", "3"]
+    )
     assert all_of_them[-4:] == ["550", "us", "150", "us"]
     gather = explain(with_exposed(1e-4, 5e-5, 2e-5), "params['layers'][0]['w1']")
     assert "20 us" in next(line for line in gather.splitlines() if "all_gather" in line)

@@ -18,7 +18,10 @@ def labels(*rows: TensorRow) -> list[str]:
 
 
 def test_layers_alike_are_one_group() -> None:
-    assert labels(row("p['layers'][0]['w']"), row("p['layers'][1]['w']"), row("x")) == ["p['layers'][*]['w']", "x"]
+    assert labels(row("p['layers'][0]['w']"), row("p['layers'][1]['w']"), row("x")) == [
+        "p['layers'][*]['w']",
+        "x",
+    ]
 
 
 def test_names_that_end_in_a_number_after_an_underscore() -> None:
@@ -57,10 +60,13 @@ def test_another_shape_type_or_size_is_another_group() -> None:
 
 @given(
     st.lists(
-        st.tuples(st.integers(0, 3), st.integers(0, 3), st.sampled_from(["[x]", "[-]"])), unique_by=lambda t: t[:2]
+        st.tuples(st.integers(0, 3), st.integers(0, 3), st.sampled_from(["[x]", "[-]"])),
+        unique_by=lambda t: t[:2],
     )
 )
-def test_groups_hold_every_row_once_and_labels_are_distinct(drawn: list[tuple[int, int, str]]) -> None:
+def test_groups_hold_every_row_once_and_labels_are_distinct(
+    drawn: list[tuple[int, int, str]],
+) -> None:
     rows = [row(f"p[{n}][{k}]", placement) for n, k, placement in drawn]
     groups = group_tensors(rows)
     assert sorted(r.name for g in groups for r in g.members) == sorted(r.name for r in rows)

@@ -29,10 +29,18 @@ def test_the_overview_says_what_it_costs() -> None:
     assert line_of(report, "mesh") == "mesh data=2 x model=4 (8 devices)"
     assert line_of(report, "searched") == "searched mode auto, mesh (data=2, model=4)"
     assert line_of(report, "step time") == "step time 2.25 ms"
-    assert line_of(report, "one by one") == "one by one 2.25 ms = compute 1.5 ms + communication 750 us, nothing hidden"
-    hiding = make.report(step_time_s=1.95e-3, errors=(ErrorShare("links", 3e-4), ErrorShare("launch", 4e-4)))
+    assert (
+        line_of(report, "one by one")
+        == "one by one 2.25 ms = compute 1.5 ms + communication 750 us, nothing hidden"
+    )
+    hiding = make.report(
+        step_time_s=1.95e-3, errors=(ErrorShare("links", 3e-4), ErrorShare("launch", 4e-4))
+    )
     assert line_of(hiding, "one by one").endswith("communication 750 us, of which 40 % hidden")
-    assert line_of(hiding, "step time") == "step time 1.95 ms +- 25.6 % (one standard error, mostly of links)"
+    assert (
+        line_of(hiding, "step time")
+        == "step time 1.95 ms +- 25.6 % (one standard error, mostly of links)"
+    )
     assert "lower bound 2.5 ms" in line_of(report, "objective")
     assert "not measurements" in text(report)
 
@@ -59,17 +67,24 @@ def test_a_star_at_the_peak_stands_for_all_inputs_that_it_matches() -> None:
     shown = text(replace(report, peak=report.peak[:4]))
     assert "params['layers'][0-1]['w1']" in shown
     twice = text(replace(report, peak=(report.peak[-1], report.peak[-1])))
-    assert "dot_general (model.py:41 (mlp))   float32[32, 2048]   [data, model]       2       64 KiB   128 KiB" in twice
+    assert (
+        "dot_general (model.py:41 (mlp))   float32[32, 2048]   [data, model]       2       64 KiB   128 KiB"
+        in twice
+    )
 
 
 def test_tables_group_and_sum() -> None:
     report = make.report(layers=12)
-    assert line_of(report, "params['layers'][*]['w2']").endswith("float32[2048, 512] [model, -] 12 1 MiB 12 MiB")
+    assert line_of(report, "params['layers'][*]['w2']").endswith(
+        "float32[2048, 512] [model, -] 12 1 MiB 12 MiB"
+    )
     assert line_of(report, "all others") == "all others 12 9 us 0.6 %"
     forward = "forward all_reduce model model.py:42 (mlp) 12 32 KiB 384 KiB 1.2 ms"
     assert line_of(report, "forward all_reduce") == forward
     assert "model.py:41 (mlp) and 1 more" in text(report)
-    assert len(text(make.report(layers=12)).splitlines()) == len(text(make.report(layers=24)).splitlines())
+    assert len(text(make.report(layers=12)).splitlines()) == len(
+        text(make.report(layers=24)).splitlines()
+    )
 
 
 def test_collectives_of_several_sizes_show_the_range() -> None:
@@ -80,7 +95,13 @@ def test_collectives_of_several_sizes_show_the_range() -> None:
 
 def test_an_empty_report() -> None:
     empty = make.report(
-        inputs=(), outputs=(), operators=(), collectives=(), peak=(), compute_time_s=0.0, peak_memory_bytes=0
+        inputs=(),
+        outputs=(),
+        operators=(),
+        collectives=(),
+        peak=(),
+        compute_time_s=0.0,
+        peak_memory_bytes=0,
     )
     assert "None: nothing crosses a link." in text(empty)
     assert "<h2>Collectives</h2>" in html(empty)
@@ -103,9 +124,19 @@ def test_names_are_not_markup() -> None:
 
 def test_text_is_the_same_in_every_environment() -> None:
     code = "from tests.report import make; from autopar.report.render import text; print(text(make.report()), end='')"
-    environment = os.environ | {"FORCE_COLOR": "1", "COLUMNS": "40", "PYTHONPATH": str(ROOT), "PYTHONUTF8": "1"}
+    environment = os.environ | {
+        "FORCE_COLOR": "1",
+        "COLUMNS": "40",
+        "PYTHONPATH": str(ROOT),
+        "PYTHONUTF8": "1",
+    }
     run = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert run.stdout == text(make.report())
 
@@ -115,7 +146,9 @@ def test_a_terminal_gets_the_same_cells() -> None:
     console.print(rich_report(make.report()))
     console.file.close()
     shown = console.export_text()
-    assert all(cell in shown for part in sections(make.report()) for cells in part.rows for cell in cells)
+    assert all(
+        cell in shown for part in sections(make.report()) for cells in part.rows for cell in cells
+    )
 
 
 class Cells(HTMLParser):

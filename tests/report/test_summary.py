@@ -58,7 +58,10 @@ def test_rows_are_those_made_one_by_one_and_equal_layers_share_them() -> None:
     made = plan()
     assert of_operators(made) == rows_one_by_one(made)
     assert len(set(map(id, made.summary.operators))) < len(made.summary.operators) / 2
-    weights, rows = jax.ShapeDtypeStruct((6, 256, 256), jnp.float32), jax.ShapeDtypeStruct((64, 256), jnp.float32)
+    weights, rows = (
+        jax.ShapeDtypeStruct((6, 256, 256), jnp.float32),
+        jax.ShapeDtypeStruct((64, 256), jnp.float32),
+    )
     inside = autopar.plan(looped, rows, weights, cluster="8xh100", mesh={"x": 8})
     assert of_operators(inside) == rows_one_by_one(inside)
     assert {row.runs for row in inside.summary.operators if row.kind == "tanh"} == {1.0, 6.0}

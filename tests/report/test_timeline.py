@@ -26,7 +26,9 @@ def layered(params: Any, rows: Any) -> Any:
 def plan() -> autopar.Plan:
     params = jax.ShapeDtypeStruct((5, 512, 512), jnp.float32)
     rows = jax.ShapeDtypeStruct((1024, 512), jnp.float32)
-    return autopar.plan(layered, params, rows, cluster="4xh100", mesh={"x": 4}, mode="data_parallel")
+    return autopar.plan(
+        layered, params, rows, cluster="4xh100", mesh={"x": 4}, mode="data_parallel"
+    )
 
 
 def checked(trace: Any) -> list[dict[str, Any]]:
@@ -54,7 +56,9 @@ def test_a_trace_is_in_the_format(plan: autopar.Plan, tmp_path: Path) -> None:
     plan.timeline().save(tmp_path / "step.json")
     trace = json.loads((tmp_path / "step.json").read_text())
     slices = checked(trace)
-    names = {e["tid"]: e["args"]["name"] for e in trace["traceEvents"] if e["name"] == "thread_name"}
+    names = {
+        e["tid"]: e["args"]["name"] for e in trace["traceEvents"] if e["name"] == "thread_name"
+    }
     assert set(names.values()) == {"computation", "communication"}
     assert {names[s["tid"]] for s in slices if s["cat"] == "collective"} == {"communication"}
     assert max(s["ts"] + s["dur"] for s in slices) == pytest.approx(plan.step_time_s * 1e6)
@@ -90,7 +94,9 @@ def test_what_was_saved_loads_with_its_times(plan: autopar.Plan, tmp_path: Path)
     loaded = autopar.Plan.load(tmp_path / "plan.json")
     assert (loaded.step_time_s, loaded.serial_time_s) == (plan.step_time_s, plan.serial_time_s)
     assert loaded.step_error_s == plan.step_error_s
-    assert loaded.serial_time_s == pytest.approx(loaded.compute_time_s + loaded.communication_time_s)
+    assert loaded.serial_time_s == pytest.approx(
+        loaded.compute_time_s + loaded.communication_time_s
+    )
     assert loaded.step_time_s <= loaded.serial_time_s
     with pytest.raises(autopar.AutoparError, match="a loaded plan knows no function"):
         loaded.timeline()

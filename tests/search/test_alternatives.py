@@ -41,7 +41,9 @@ def test_all_are_looked_at_before_one_is_worked_on_and_the_hopeless_are_forgotte
 
     monkeypatch.setattr(MeshSearch, "_found_roughly", noted("roughly", roughly))
     monkeypatch.setattr(MeshSearch, "free", noted("fully", free))
-    monkeypatch.setattr(MeshContext, "forget", lambda ground: forgotten.append(ground) or forget(ground))
+    monkeypatch.setattr(
+        MeshContext, "forget", lambda ground: forgotten.append(ground) or forget(ground)
+    )
     every = tasks(0.005)
     position, planned = search_best(every, [FOUR])
     assert steps[: len(every)] == ["roughly"] * len(every)

@@ -19,7 +19,16 @@ from hypothesis import strategies as st
 from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec as P
 
-from autopar.api.constraints import at, data_parallel, forbid, manual, pin, replicate, semi_auto, tie
+from autopar.api.constraints import (
+    at,
+    data_parallel,
+    forbid,
+    manual,
+    pin,
+    replicate,
+    semi_auto,
+    tie,
+)
 from autopar.core.dataflow import dataflow
 from autopar.core.graph import OpGraph
 from autopar.core.mesh import DeviceMesh
@@ -28,7 +37,14 @@ from autopar.core.plan import Stage
 from autopar.cost.pricing import Roofline
 from autopar.errors import InvalidConstraint, InvalidOption, NoFeasiblePlan, UnsplitDataWarning
 from autopar.search.constraints.modes import constraints_of
-from autopar.search.constraints.records import ALL_AXES, Complete, Constraint, Layout, Steps, step_kinds_of
+from autopar.search.constraints.records import (
+    ALL_AXES,
+    Complete,
+    Constraint,
+    Layout,
+    Steps,
+    step_kinds_of,
+)
 from autopar.search.constraints.restriction import Restriction, holds, restriction
 from autopar.search.mesh_context import MeshContext
 from autopar.search.search import search
@@ -56,10 +72,14 @@ def pricing(graph: OpGraph, mesh: DeviceMesh) -> Roofline:
 
 
 def graph_of(fn: Any, *shapes: tuple[int, ...], carry: Any = None) -> OpGraph:
-    return trace(fn, tuple(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes), carry=carry).graph
+    return trace(
+        fn, tuple(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes), carry=carry
+    ).graph
 
 
-def planned(graph: OpGraph, *constraints: Constraint, mesh: DeviceMesh = MESH, **options: Any) -> Planned:
+def planned(
+    graph: OpGraph, *constraints: Constraint, mesh: DeviceMesh = MESH, **options: Any
+) -> Planned:
     return search(Task(graph, pricing, constraints=constraints, **options), [mesh])
 
 
@@ -71,17 +91,26 @@ class Everything:
     costs: tuple[tuple[Stage, float], ...]
 
     def best(self, *predicates: Holds) -> float:
-        return min((cost for stage, cost in self.costs if all(holds(stage) for holds in predicates)), default=np.inf)
+        return min(
+            (cost for stage, cost in self.costs if all(holds(stage) for holds in predicates)),
+            default=np.inf,
+        )
 
 
 @lru_cache
 def everything(name: str) -> Everything:
-    graph = graph_of(layer, (512, 256), (128, 512)) if name == "layer" else graph_of(update, (64, 32), (64, 32))
+    graph = (
+        graph_of(layer, (512, 256), (128, 512))
+        if name == "layer"
+        else graph_of(update, (64, 32), (64, 32))
+    )
     ground = MeshContext(graph, dataflow(graph), MESH, pricing)
     problem = ground.problem((), None)
     choices = product(*map(range, problem.counts))
     found = ((choice, objective(problem, choice)) for choice in choices)
-    return Everything(graph, tuple((ground.space.stage(c), cost) for c, cost in found if isfinite(cost)))
+    return Everything(
+        graph, tuple((ground.space.stage(c), cost) for c, cost in found if isfinite(cost))
+    )
 
 
 def dims(*axes: str) -> Placement:
@@ -90,7 +119,9 @@ def dims(*axes: str) -> Placement:
 
 def uses(stage: Stage, op: int, axis: str) -> bool:
     strategy = stage.strategies[op]
-    return any(axis in p.varying_axes for p in (*strategy.ins, *strategy.outs)) or axis in str(strategy.factors)
+    return any(axis in p.varying_axes for p in (*strategy.ins, *strategy.outs)) or axis in str(
+        strategy.factors
+    )
 
 
 # Operators of `layer`: dot_general, tanh. Each constraint, and what it says, in other words.
@@ -109,7 +140,10 @@ LAYER: list[tuple[Constraint, Holds]] = [
     (forbid(at(kind="dot_general"), "x"), lambda s: not uses(s, 0, "x")),
     (forbid(at(kind="tanh"), P("x")), lambda s: s.strategies[1].outs[0] != dims("x", "")),
     (pin(at(kind="tanh"), P("x")), lambda s: s.strategies[1].outs[0] == dims("x", "")),
-    (pin(at(kind="dot_general", operand=1), P("x")), lambda s: s.strategies[0].ins[1] == dims("x", "")),
+    (
+        pin(at(kind="dot_general", operand=1), P("x")),
+        lambda s: s.strategies[0].ins[1] == dims("x", ""),
+    ),
     (
         pin(at(kind="dot_*"), Placement(((), ()), ("x",))),
         lambda s: s.strategies[0].outs[0] == Placement(((), ()), ("x",)),
@@ -131,7 +165,9 @@ def test_one_constraint_against_all_choices(number: int) -> None:
     constraint, predicate = LAYER[number]
     every = everything("layer")
     found = planned(every.graph, constraint).plan
-    assert found.objective_s == found.lower_bound_s == pytest.approx(every.best(predicate), rel=1e-12)
+    assert (
+        found.objective_s == found.lower_bound_s == pytest.approx(every.best(predicate), rel=1e-12)
+    )
     assert predicate(found.stage)
     assert f"mode auto, {constraint}, mesh x=2" == found.space
 
@@ -164,9 +200,18 @@ def test_holds_is_what_the_predicate_says(number: int, drawn: int) -> None:
 
 def test_a_tie_by_the_same_text() -> None:
     tree = {"params": {"a": (64, 32), "b": (32,)}, "m": {"a": (64, 32), "b": (32,)}}
-    shapes = jax.tree.map(lambda s: jax.ShapeDtypeStruct(s, jnp.float32), tree, is_leaf=lambda s: isinstance(s, tuple))
-    graph = trace(lambda p: jax.tree.map(lambda a, b: a.sum() * b, p["params"], p["m"]), (shapes,), carry=None).graph
-    found = planned(graph, tie("p['params']*", "p['m']*"), pin("p['m']['a']", P(None, "x")), replicate("p['m']['b']"))
+    shapes = jax.tree.map(
+        lambda s: jax.ShapeDtypeStruct(s, jnp.float32), tree, is_leaf=lambda s: isinstance(s, tuple)
+    )
+    graph = trace(
+        lambda p: jax.tree.map(lambda a, b: a.sum() * b, p["params"], p["m"]), (shapes,), carry=None
+    ).graph
+    found = planned(
+        graph,
+        tie("p['params']*", "p['m']*"),
+        pin("p['m']['a']", P(None, "x")),
+        replicate("p['m']['b']"),
+    )
     lying = dict(zip([t.name for t in graph.inputs], found.plan.stage.inputs, strict=True))
     assert lying["p['params']['a']"] == dims("", "x")
     assert lying["p['params']['b']"] == dims("")
@@ -177,18 +222,24 @@ def test_planted_bugs_are_caught(bug: str, monkeypatch: pytest.MonkeyPatch) -> N
     """A layout that only looks at the first dim, constraints that are not applied, ties that tie nothing."""
     every, wrong = everything("layer"), 0
     if bug == "agrees":
-        monkeypatch.setattr(Layout, "agrees", lambda self, p: self.dims[:1] == p.dims[: len(self.dims[:1])])
+        monkeypatch.setattr(
+            Layout, "agrees", lambda self, p: self.dims[:1] == p.dims[: len(self.dims[:1])]
+        )
     elif bug == "apply":
         monkeypatch.setattr(Restriction, "apply", lambda _, problem: problem)
     else:
-        monkeypatch.setattr(Restriction, "apply", lambda self, problem: APPLY(replace(self, ties=()), problem))
+        monkeypatch.setattr(
+            Restriction, "apply", lambda self, problem: APPLY(replace(self, ties=()), problem)
+        )
     for constraint, predicate in LAYER:
         try:
             found = planned(every.graph, constraint).plan
         except (InvalidConstraint, NoFeasiblePlan):
             wrong += 1
             continue
-        wrong += not predicate(found.stage) or found.objective_s != pytest.approx(every.best(predicate), rel=1e-12)
+        wrong += not predicate(found.stage) or found.objective_s != pytest.approx(
+            every.best(predicate), rel=1e-12
+        )
     assert wrong
 
 
@@ -202,7 +253,9 @@ def nested(state: Any, batch: Any) -> Any:
 
 def nested_graph() -> OpGraph:
     params = {name: jax.ShapeDtypeStruct((64, 64), jnp.float32) for name in ("w1", "w2")}
-    return trace(nested, ({"params": params}, jax.ShapeDtypeStruct((8, 64), jnp.float32)), carry=None).graph
+    return trace(
+        nested, ({"params": params}, jax.ShapeDtypeStruct((8, 64), jnp.float32)), carry=None
+    ).graph
 
 
 @pytest.mark.parametrize(
@@ -261,23 +314,41 @@ def test_a_constraint_inside_a_loop() -> None:
             r"pin\('v', P\('x'\)\): 'v' is no input, output or operator.*for example: w, x, b, output",
         ),
         ((pin("ww", P("x")),), r"pin\('ww', P\('x'\)\): .* Close to it: w"),
-        ((forbid(at(kind="dot"), "x"),), r"forbid\(at\(kind='dot'\), 'x'\): .*Close to it: dot_general"),
-        ((pin("w", P("z")),), r"pin\('w', P\('z'\)\): mesh \(x=2, y=4\) has no axis 'z'; its axes are x, y"),
+        (
+            (forbid(at(kind="dot"), "x"),),
+            r"forbid\(at\(kind='dot'\), 'x'\): .*Close to it: dot_general",
+        ),
+        (
+            (pin("w", P("z")),),
+            r"pin\('w', P\('z'\)\): mesh \(x=2, y=4\) has no axis 'z'; its axes are x, y",
+        ),
         ((forbid("w", "z"),), "has no axis 'z'"),
         ((pin("w", P(None, None, "x")),), r"stated are 3 dims, the shape \(16, 6\) has 2"),
-        ((pin("w", P(None, "y")),), r"pin.*w of shape \(16, 6\).*dim 1 of 6 does not divide evenly by 4"),
+        (
+            (pin("w", P(None, "y")),),
+            r"pin.*w of shape \(16, 6\).*dim 1 of 6 does not divide evenly by 4",
+        ),
         (
             (pin(at(kind="add"), P(("y", "x"))),),
             r"pin\(at\(kind='add'\), P\(\('y', 'x'\)\)\): result .*\[x\*y\].*axes on one dim stand in mesh",
         ),
-        ((pin("w", P("x")), replicate("*")), r"replicate\('\*'\) contradicts pin\('w', P\('x'\)\): .*placement for w"),
+        (
+            (pin("w", P("x")), replicate("*")),
+            r"replicate\('\*'\) contradicts pin\('w', P\('x'\)\): .*placement for w",
+        ),
         ((tie("w"),), r"tie\('w'\) ties nothing"),
-        ((tie("w", "b"),), r"w of shape \(16, 6\) and b of shape \(16,\) have different numbers of dims"),
+        (
+            (tie("w", "b"),),
+            r"w of shape \(16, 6\) and b of shape \(16,\) have different numbers of dims",
+        ),
         (
             (tie("w", "x"), pin("w", P("x")), replicate("x")),
             r"tie\('w', 'x'\): w, x have no placement in common .* under pin\('w'.*; replicate\('x'\)",
         ),
-        ((Complete(), replicate("w")), "wants every input and output pinned; open are x, b, output"),
+        (
+            (Complete(), replicate("w")),
+            "wants every input and output pinned; open are x, b, output",
+        ),
     ],
 )
 def test_bad_constraints_are_quoted(constraints: tuple[Constraint, ...], message: str) -> None:
@@ -331,7 +402,9 @@ def test_results_are_named_by_their_path() -> None:
         "output[1]": (None, None, None, split),
     }.items():
         found = planned(graph, pin(target, P("x")), replicate("w"), replicate("x")).plan.stage
-        assert all(wanted in (None, placed) for wanted, placed in zip(lying, found.outputs, strict=True))
+        assert all(
+            wanted in (None, placed) for wanted, placed in zip(lying, found.outputs, strict=True)
+        )
 
 
 # Modes ----------------------------------------------------------------------------------------------------------------
@@ -346,13 +419,21 @@ def train(rows: int) -> OpGraph:
 
 
 @pytest.mark.parametrize(("rows", "batch"), [(8, Placement((("x", "y"), ()))), (6, dims("", ""))])
-def test_data_parallel_splits_data_where_it_divides_and_replicates_the_rest(rows: int, batch: Placement) -> None:
-    with nullcontext() if rows == 8 else pytest.warns(UnsplitDataWarning, match=r"dim 0 of x of shape \(6, 16\)"):
+def test_data_parallel_splits_data_where_it_divides_and_replicates_the_rest(
+    rows: int, batch: Placement
+) -> None:
+    with (
+        nullcontext()
+        if rows == 8
+        else pytest.warns(UnsplitDataWarning, match=r"dim 0 of x of shape \(6, 16\)")
+    ):
         found = planned(train(rows), mesh=TWO, mode="data_parallel").plan
     assert found.stage.inputs == (dims("", ""), batch, batch, Placement(()))
     assert found.step_kinds == ("all_reduce", "slice", "mask")
     assert holds(train(rows), found.stage, data_parallel())
-    assert not holds(train(8), planned(train(8), pin("w", P("x")), mesh=TWO).plan.stage, data_parallel())
+    assert not holds(
+        train(8), planned(train(8), pin("w", P("x")), mesh=TWO).plan.stage, data_parallel()
+    )
 
 
 def test_modes_are_tuples_of_constraints() -> None:
@@ -366,7 +447,10 @@ def test_modes_are_tuples_of_constraints() -> None:
     assert str(data_parallel()[0]) == f"pin(<inputs that are data>, P({ALL_AXES!r}))"
     with pytest.raises(InvalidOption, match=r"semi_auto.*pass constraints"):
         constraints_of("semi_auto", ())
-    with pytest.raises(InvalidOption, match="unknown mode 'fast'; the modes are auto, data_parallel, semi_auto, man"):
+    with pytest.raises(
+        InvalidOption,
+        match="unknown mode 'fast'; the modes are auto, data_parallel, semi_auto, man",
+    ):
         constraints_of("fast", ())
 
 

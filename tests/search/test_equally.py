@@ -41,7 +41,10 @@ def step(layers: Any, x: Any) -> Any:
 
 
 def task() -> Task:
-    layer = {"up": jax.ShapeDtypeStruct((64, 256), jnp.float32), "down": jax.ShapeDtypeStruct((256, 64), jnp.float32)}
+    layer = {
+        "up": jax.ShapeDtypeStruct((64, 256), jnp.float32),
+        "down": jax.ShapeDtypeStruct((256, 64), jnp.float32),
+    }
     graph = trace(step, ([layer] * LAYERS, jax.ShapeDtypeStruct((32, 64), jnp.float32))).graph
     cluster = cluster_of(4, 1e9)
     return Task(graph, lambda graph, mesh: Roofline(graph, mesh, cluster), prices_devices=True)
@@ -67,19 +70,27 @@ def test_within_a_limit_they_lie_alike_where_it_costs_little(
     monkeypatch.setattr(memory_limit, "_MOST_WHOLE", most_whole)
     free = find_plan(task(), [FOUR])
     limit = int(share * free.account.peak_memory_bytes)
-    found = find_plan(replace(task(), memory_limit_bytes=limit, options=SearchOptions(recompute="never")), [FOUR])
+    found = find_plan(
+        replace(task(), memory_limit_bytes=limit, options=SearchOptions(recompute="never")), [FOUR]
+    )
     assert found.account.peak_memory_bytes <= limit
-    assert free.plan.lower_bound_s * (1 - 1e-9) <= found.plan.lower_bound_s <= found.plan.objective_s
+    assert (
+        free.plan.lower_bound_s * (1 - 1e-9) <= found.plan.lower_bound_s <= found.plan.objective_s
+    )
     assert most_whole or len(set(placements_of_layers(found))) == 1
     assert found.problem is not None
     assert found.solution is not None
     assert verify(found.problem, found.solution, 1.0).bound <= found.plan.objective_s
 
 
-def test_where_nothing_fits_the_least_that_any_plan_needs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_nothing_fits_the_least_that_any_plan_needs_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(memory_limit, "FEW_ENTRIES", 0)
     monkeypatch.setattr(memory_limit, "_MOST_WHOLE", 0)
-    with pytest.raises(NoFeasiblePlan, match=r"any plan needs [\d,]+ bytes. No constraint is to blame") as refused:
+    with pytest.raises(
+        NoFeasiblePlan, match=r"any plan needs [\d,]+ bytes. No constraint is to blame"
+    ) as refused:
         find_plan(replace(task(), memory_limit_bytes=50_000), [FOUR])
     assert refused.value.min_peak_bytes is not None
     found = find_plan(replace(task(), memory_limit_bytes=refused.value.min_peak_bytes), [FOUR])

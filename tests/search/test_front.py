@@ -41,7 +41,9 @@ FOUR = DeviceMesh.of({"x": 4})
 
 
 def cluster_of(count: int, bandwidth: float) -> Cluster:
-    return replace_link(load_cluster(f"{count}xh100"), "device", latency_s=1e-7, bandwidth_bytes_per_s=bandwidth)
+    return replace_link(
+        load_cluster(f"{count}xh100"), "device", latency_s=1e-7, bandwidth_bytes_per_s=bandwidth
+    )
 
 
 def task_of(fn: Any, shapes: list[tuple[int, ...]], cluster: Cluster) -> Task:
@@ -130,7 +132,9 @@ def test_over_several_shapes_no_point_is_worse_than_on_any_one() -> None:
     meshes = mesh_shapes((4,), 2)
     found = find_front([task], meshes, 3)
     again = find_front([task], meshes, 3)
-    assert [(p.limit_bytes, p.planned.plan) for p in found] == [(p.limit_bytes, p.planned.plan) for p in again]
+    assert [(p.limit_bytes, p.planned.plan) for p in found] == [
+        (p.limit_bytes, p.planned.plan) for p in again
+    ]
     for mesh in meshes:
         for point in find_front([task], [mesh], 3):
             peak, cost = point.planned.account.peak_memory_bytes, point.planned.plan.objective_s
@@ -155,13 +159,20 @@ def test_limits_stand_in_equal_ratios(least: int, more: int, points: int) -> Non
 
 def point_of(limit: int, cost: float, bound: float) -> Point:
     """A point of nothing but numbers."""
-    planned: Any = autopar.plan(lambda x: x + 1, jnp.ones(4), cluster="4xh100", mesh={"x": 4}).bound.planned
+    planned: Any = autopar.plan(
+        lambda x: x + 1, jnp.ones(4), cluster="4xh100", mesh={"x": 4}
+    ).bound.planned
     plan = replace(planned.plan, objective_s=cost, lower_bound_s=bound)
     return Point(limit, 0, replace(planned, plan=plan))
 
 
 def test_more_memory_never_costs_more_and_bounds_go_to_tighter_limits() -> None:
-    drawn = [point_of(1, 9.0, 1.0), point_of(2, 7.0, 3.0), point_of(3, 8.0, 2.0), point_of(4, 5.0, 5.0)]
+    drawn = [
+        point_of(1, 9.0, 1.0),
+        point_of(2, 7.0, 3.0),
+        point_of(3, 8.0, 2.0),
+        point_of(4, 5.0, 5.0),
+    ]
     told = monotone(drawn)
     assert [p.planned.plan.objective_s for p in told] == [9.0, 7.0, 7.0, 5.0]
     assert [p.planned.plan.lower_bound_s for p in told] == [5.0, 5.0, 5.0, 5.0]
@@ -186,18 +197,24 @@ def test_along_all_limits_bounds_are_below_all_plans_and_plans_keep_within(
         assert point.planned.problem is not None
         assert point.planned.solution is not None
         verify(point.planned.problem, point.planned.solution)
-    assert found[-1].planned.plan.objective_s == pytest.approx(min(cost for cost, _ in plans), rel=1e-9)
+    assert found[-1].planned.plan.objective_s == pytest.approx(
+        min(cost for cost, _ in plans), rel=1e-9
+    )
     check_order(found)
 
 
 @pytest.mark.parametrize("case", range(len(CASES)))
-def test_along_several_meshes_bounds_are_below_all_plans_of_each(case: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_along_several_meshes_bounds_are_below_all_plans_of_each(
+    case: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("autopar.search.front_curve._MOST_ANEW", 0)
     fn, shapes, bandwidth = CASES[case]
     meshes = (FOUR, DeviceMesh.of({"x": 2, "y": 2}))
     task = task_of(fn, shapes, cluster_of(4, bandwidth))
     found, again = (find_front([task], meshes, 6) for _ in range(2))
-    assert [(p.limit_bytes, p.planned.plan) for p in found] == [(p.limit_bytes, p.planned.plan) for p in again]
+    assert [(p.limit_bytes, p.planned.plan) for p in found] == [
+        (p.limit_bytes, p.planned.plan) for p in again
+    ]
     check_order(found)
     plans = every_plan(case)
     for point in found:
@@ -212,7 +229,9 @@ def test_along_several_meshes_bounds_are_below_all_plans_of_each(case: int, monk
     assert found[-1].planned.plan.objective_s <= min(cost for cost, _ in plans) * (1 + 1e-9)
 
 
-def test_along_several_meshes_one_that_costs_too_much_is_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_along_several_meshes_one_that_costs_too_much_is_not_drawn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """On the mesh whose bound is above all that the other costs, no curve is drawn, and its bound stays."""
     monkeypatch.setattr("autopar.search.front_curve._MOST_ANEW", 0)
     fn, shapes, bandwidth = CASES[2]
@@ -258,7 +277,9 @@ def test_progress_is_told_of_every_limit(monkeypatch: pytest.MonkeyPatch) -> Non
     fn, shapes, bandwidth = CASES[2]
     told: list[SearchProgress] = []
     options = SearchOptions(on_progress=told.append)
-    found = find_front([replace(task_of(fn, shapes, cluster_of(4, bandwidth)), options=options)], [FOUR], 6)
+    found = find_front(
+        [replace(task_of(fn, shapes, cluster_of(4, bandwidth)), options=options)], [FOUR], 6
+    )
     assert len(found) > 2
     limits_told = {progress.memory_limit_bytes for progress in told}
     assert {point.limit_bytes for point in found[:-1]} <= limits_told
@@ -268,7 +289,9 @@ def test_progress_is_told_of_every_limit(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize("most_entries", [0, 30_000])
-def test_an_interrupted_front_is_the_points_found_so_far(most_entries: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_front_is_the_points_found_so_far(
+    most_entries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("autopar.search.front_curve._MOST_ANEW", most_entries)
     fn, shapes, bandwidth = CASES[2]
     task = task_of(fn, shapes, cluster_of(4, bandwidth))
@@ -320,7 +343,9 @@ def test_a_gap_that_cannot_be_is_refused(gap: Any) -> None:
 @cache
 def front() -> autopar.Front:
     x, w, v = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in CASES[2][1])
-    return autopar.front(two_products, x, w, v, cluster=cluster_of(4, 1e11), mesh={"x": 4}, points=5)
+    return autopar.front(
+        two_products, x, w, v, cluster=cluster_of(4, 1e11), mesh={"x": 4}, points=5
+    )
 
 
 def test_every_point_is_a_plan_with_its_own_bound() -> None:
@@ -367,4 +392,10 @@ def test_a_number_of_points_that_cannot_be_is_refused(points: Any) -> None:
 
 def test_nothing_fits() -> None:
     with pytest.raises(NoFeasiblePlan, match="fits in the memory limit of 100 bytes"):
-        autopar.front(lambda x: x + 1, jnp.ones((64, 64)), cluster="4xh100", mesh={"x": 4}, memory_limit_bytes=100)
+        autopar.front(
+            lambda x: x + 1,
+            jnp.ones((64, 64)),
+            cluster="4xh100",
+            mesh={"x": 4},
+            memory_limit_bytes=100,
+        )

@@ -12,7 +12,10 @@ from autopar.search.memory_limit import FullSolves
 from autopar.solve import Infeasible, Problem, Solution, Usage
 
 PROBLEM = Problem(
-    (np.array([1.0, 2.0]), np.array([3.0, 5.0])), (), (Usage(0, 0, 1, np.array([7.0, 4.0])),), usage_limit=4.0
+    (np.array([1.0, 2.0]), np.array([3.0, 5.0])),
+    (),
+    (Usage(0, 0, 1, np.array([7.0, 4.0])),),
+    usage_limit=4.0,
 )
 """Of its choices (1, 0) and (1, 1) are as small."""
 
@@ -57,7 +60,9 @@ def test_the_least_is_what_the_solver_finds_unless_that_does_not_fit(
     assert attempt.limits == [4.0]
 
 
-@pytest.mark.parametrize("proof", [Infeasible("", choice=(1, 1)), Infeasible("", min_peak_bytes=4.0)])
+@pytest.mark.parametrize(
+    "proof", [Infeasible("", choice=(1, 1)), Infeasible("", min_peak_bytes=4.0)]
+)
 def test_there_is_no_least_where_the_proof_tells_of_none(proof: Infeasible) -> None:
     attempt: Any = Lowered(1, 1)
     assert FullSolves(attempt, 10, FREE)._solve_least(proof) is None

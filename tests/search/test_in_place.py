@@ -82,7 +82,9 @@ def test_what_is_predicted_is_what_xla_sets_aside() -> None:
 
 
 def test_a_cache_that_is_read_afterwards_is_held_twice() -> None:
-    plan = autopar.plan(read_afterwards, *arguments(), cluster="8xh100", mesh={"x": 8}, donate_argnums=0)
+    plan = autopar.plan(
+        read_afterwards, *arguments(), cluster="8xh100", mesh={"x": 8}, donate_argnums=0
+    )
     assert plan.peak_memory_bytes > 2 * CACHE_BYTES / 8
 
 
@@ -101,8 +103,12 @@ def test_what_may_be_written_over_is_found_in_graphs() -> None:
 def test_a_round_reads_and_writes_what_it_slices_and_updates_alone() -> None:
     """That is one layer of the cache at a time; where it is read as it was after that it is copied."""
     args = arguments(1 << 20)
-    whole = autopar.plan(lambda cache: cache * 2.0, args[0], cluster="8xh100", mesh={"x": 8}).compute_time_s
-    slices, (written,) = (times_of(in_loop, args, kind) for kind in ("dynamic_slice", "dynamic_update_slice"))
+    whole = autopar.plan(
+        lambda cache: cache * 2.0, args[0], cluster="8xh100", mesh={"x": 8}
+    ).compute_time_s
+    slices, (written,) = (
+        times_of(in_loop, args, kind) for kind in ("dynamic_slice", "dynamic_update_slice")
+    )
     (copied,) = times_of(read_in_rounds, args, "dynamic_update_slice")
     assert slices
     assert max(slices) < whole / 4
@@ -111,7 +117,12 @@ def test_a_round_reads_and_writes_what_it_slices_and_updates_alone() -> None:
 
 
 def times_of(step: Any, args: tuple[Any, ...], kind: str) -> list[float]:
-    where: Any = {"cluster": "8xh100", "mesh": {"x": 8}, "donate_argnums": 0, "memory_limit_bytes": 1 << 40}
+    where: Any = {
+        "cluster": "8xh100",
+        "mesh": {"x": 8},
+        "donate_argnums": 0,
+        "memory_limit_bytes": 1 << 40,
+    }
     plan = autopar.plan(step, *args, **where)
     return [row.time_s for row in plan.summary.operators if row.kind == kind]
 

@@ -30,7 +30,9 @@ def block(h: Any, w: Any) -> Any:
 
 
 def scanned(params: Any, x: Any) -> Any:
-    return jnp.sum(jax.lax.scan(lambda h, w: (block(h, w), None), x, params)[0].astype(jnp.float32) ** 2)
+    return jnp.sum(
+        jax.lax.scan(lambda h, w: (block(h, w), None), x, params)[0].astype(jnp.float32) ** 2
+    )
 
 
 def unrolled(params: Any, x: Any) -> Any:
@@ -93,7 +95,9 @@ def communicated(made: autopar.Plan) -> dict[tuple[str, tuple[str, ...]], float]
     program = made.program()
     found: dict[tuple[str, tuple[str, ...]], float] = {}
     for move in program.collectives:
-        found[move.kind, move.axes] = found.get((move.kind, move.axes), 0.0) + program.runs(move) * move.size_bytes
+        found[move.kind, move.axes] = (
+            found.get((move.kind, move.axes), 0.0) + program.runs(move) * move.size_bytes
+        )
     return found
 
 
@@ -102,7 +106,9 @@ def test_a_loop_costs_what_its_rounds_do() -> None:
         return jax.lax.scan(lambda h, _: (jnp.tanh(h @ w), None), x, None, length=rounds)[0]
 
     few, many = (
-        autopar.plan(lambda x, w, n=n: fn(x, w, n), spec(BATCH, WIDTH), spec(WIDTH, WIDTH), cluster=CLUSTER)
+        autopar.plan(
+            lambda x, w, n=n: fn(x, w, n), spec(BATCH, WIDTH), spec(WIDTH, WIDTH), cluster=CLUSTER
+        )
         for n in (1, 100)
     )
     assert many.compute_time_s == pytest.approx(100 * few.compute_time_s, rel=0.01)
@@ -115,7 +121,12 @@ def test_what_a_loop_only_reads_is_redistributed_once() -> None:
         return jax.lax.scan(lambda h, _: (jnp.tanh(h @ w), None), x, None, length=50)[0]
 
     made = autopar.plan(
-        fn, spec(8 * BATCH, 512), spec(512, 512), cluster=CLUSTER, mesh={"x": 8}, memory_limit_bytes=10**9
+        fn,
+        spec(8 * BATCH, 512),
+        spec(512, 512),
+        cluster=CLUSTER,
+        mesh={"x": 8},
+        memory_limit_bytes=10**9,
     )
     program = made.program()
     assert all(program.runs(move) == 1 for move in program.collectives)
@@ -131,7 +142,10 @@ def train_scanned(weights: Any, x: Any) -> Any:
 @pytest.mark.parametrize("share", [0.3, 0.15])
 def test_a_loop_holds_all_that_it_slices(share: float) -> None:
     """Gathered weights of all layers at once do not fit: they are sliced split, gathered round by round."""
-    args = jax.ShapeDtypeStruct((16, 64, 64), jnp.float32), jax.ShapeDtypeStruct((64, 64), jnp.float32)
+    args = (
+        jax.ShapeDtypeStruct((16, 64, 64), jnp.float32),
+        jax.ShapeDtypeStruct((64, 64), jnp.float32),
+    )
     setting: dict[str, Any] = {"cluster": CLUSTER, "mesh": {"x": 8}, "donate_argnums": 0}
     setting["options"] = autopar.SearchOptions(recompute="never")
     free = autopar.plan(train_scanned, *args, **setting)
@@ -147,7 +161,9 @@ def test_the_rounds_of_a_while_loop_can_be_told() -> None:
 
     options = [autopar.SearchOptions(while_trips=trips) for trips in (1.0, 1000.0)]
     few, many = (
-        autopar.plan(fn, spec(BATCH, WIDTH), spec(WIDTH, WIDTH), cluster=CLUSTER, options=o).step_time_s
+        autopar.plan(
+            fn, spec(BATCH, WIDTH), spec(WIDTH, WIDTH), cluster=CLUSTER, options=o
+        ).step_time_s
         for o in options
     )
     assert many == pytest.approx(1000 * few, rel=0.05)
@@ -157,8 +173,12 @@ def test_the_report_of_a_loop_adds_up() -> None:
     """Rows are of one run; with their runs they are the whole."""
     report = plan(scanned, PARAMS, {"x": 8}).summary
     assert {row.runs for row in report.collectives} >= {float(LAYERS)}
-    assert sum(row.runs * row.time_s for row in report.operators) == pytest.approx(report.compute_time_s)
-    assert sum(group.time_s for group in group_operators(report.operators)) == pytest.approx(report.compute_time_s)
+    assert sum(row.runs * row.time_s for row in report.operators) == pytest.approx(
+        report.compute_time_s
+    )
+    assert sum(group.time_s for group in group_operators(report.operators)) == pytest.approx(
+        report.compute_time_s
+    )
     crossing = sum(group.time_s for group in group_collectives(report.collectives))
     assert 0.9 * report.communication_time_s <= crossing <= report.communication_time_s
 
@@ -174,7 +194,9 @@ def test_a_loaded_plan_goes_round_as_often(tmp_path: Path) -> None:
         return jax.lax.while_loop(lambda h: jnp.max(h) < 1, lambda h: jnp.tanh(h @ w), x)
 
     args = (jnp.ones((8, 8)), jnp.eye(8))
-    made = autopar.plan(fn, *args, cluster="cpu8", mesh={"x": 8}, options=autopar.SearchOptions(while_trips=77.0))
+    made = autopar.plan(
+        fn, *args, cluster="cpu8", mesh={"x": 8}, options=autopar.SearchOptions(while_trips=77.0)
+    )
     made.save(tmp_path / "plan.json")
     again = autopar.Plan.load(tmp_path / "plan.json").compile(fn).plan(*args)
     assert again.bound.planned.account == made.bound.planned.account

@@ -37,7 +37,9 @@ def all_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
 def found_within(case: int, limit: int | None, options: SearchOptions | None = None) -> Planned:
     fn, shapes, bandwidth = CASES[case]
     task = task_of(fn, shapes, cluster_of(4, bandwidth))
-    return find_plan(replace(task, memory_limit_bytes=limit, options=options or SearchOptions()), [FOUR])
+    return find_plan(
+        replace(task, memory_limit_bytes=limit, options=options or SearchOptions()), [FOUR]
+    )
 
 
 def attempt_at(case: int) -> LimitedSolve:
@@ -108,7 +110,9 @@ def test_a_limit_below_all_plans_is_never_kept(case: int) -> None:
 
 
 @pytest.mark.parametrize(("most", "is_asked"), [(0, False), (300_000, True)])
-def test_what_takes_long_is_not_asked_of_cp_sat(monkeypatch: pytest.MonkeyPatch, most: int, is_asked: bool) -> None:
+def test_what_takes_long_is_not_asked_of_cp_sat(
+    monkeypatch: pytest.MonkeyPatch, most: int, is_asked: bool
+) -> None:
     """What the prices met prove has to do then."""
     asked = list[float]()
 
@@ -119,7 +123,9 @@ def test_what_takes_long_is_not_asked_of_cp_sat(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(memory_loop, "least_peak", least)
     monkeypatch.setattr(memory_loop, "least_use", lambda _: 0.0)
     monkeypatch.setattr(Focus, "least_peak", 0.0)
-    free = found_within(0, None, SearchOptions(gap_tolerance=1e-2, solve=SolveOptions(max_cp_sat_entries=most)))
+    free = found_within(
+        0, None, SearchOptions(gap_tolerance=1e-2, solve=SolveOptions(max_cp_sat_entries=most))
+    )
     with pytest.raises(NoFeasiblePlan if is_asked else Unsolved):
         memory_limit.plan_within(MeshSearch(free.task, free.ground).attempt(), 1, free)
     assert asked == [1] * is_asked
@@ -137,7 +143,9 @@ def test_prices_alone_prove_that_nothing_fits(monkeypatch: pytest.MonkeyPatch, c
     assert least // 2 < told <= least
 
 
-def test_a_gap_that_may_not_be_left_is_worked_on_by_full_solves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gap_that_may_not_be_left_is_worked_on_by_full_solves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def refuse(*_: object) -> None:
         raise AssertionError("a limit was priced")
 
@@ -145,16 +153,24 @@ def test_a_gap_that_may_not_be_left_is_worked_on_by_full_solves(monkeypatch: pyt
     limit = limits_of(0)[0]
     with pytest.raises(AssertionError, match="priced"):
         found_within(0, limit)
-    assert found_within(0, limit, SearchOptions(gap_tolerance=0.0)).account.peak_memory_bytes <= limit
+    assert (
+        found_within(0, limit, SearchOptions(gap_tolerance=0.0)).account.peak_memory_bytes <= limit
+    )
 
 
-def test_a_plan_that_is_not_the_best_has_a_bound_below_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_that_is_not_the_best_has_a_bound_below_the_best(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Where only the smallest choices are met, plans cost more than the best, and bounds are still below that."""
     monkeypatch.setattr(Focus, "mix", lambda *_: None)
     monkeypatch.setattr(single_limit, "_FIRST", 16.0)
     monkeypatch.setattr(single_limit, "_HALVES", 0)
     monkeypatch.setattr(Focus, "_is_too_dear", lambda *_: False)
-    monkeypatch.setattr(Focus, "best", lambda focus, limit: next((m for m in focus.choices() if m.peak <= limit), None))
+    monkeypatch.setattr(
+        Focus,
+        "best",
+        lambda focus, limit: next((m for m in focus.choices() if m.peak <= limit), None),
+    )
     worse = 0
     for case in range(len(CASES)):
         for limit in limits_of(case):
@@ -187,12 +203,16 @@ def test_what_is_proven_within_the_tolerance_of_what_is_known_is_no_news(
         search.turn_to_limit()
 
 
-def test_as_long_as_no_program_fits_choices_of_lower_peaks_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_as_long_as_no_program_fits_choices_of_lower_peaks_are_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Each time for 3 % less at least, a few times; once one fits, twice."""
     free, limit = found_within(0, None), limits_of(0)[-1]
     turned: list[float] = []
     turn_to = Focus.turn_to
-    monkeypatch.setattr(Focus, "turn_to", lambda focus, aim: turned.append(aim) or turn_to(focus, aim))
+    monkeypatch.setattr(
+        Focus, "turn_to", lambda focus, aim: turned.append(aim) or turn_to(focus, aim)
+    )
     monkeypatch.setattr(Focus, "bound", lambda *_: 0.0)
     MemoryLoop(MeshSearch(free.task, free.ground).attempt(), limit, free)._search()
     assert len(turned) <= 1 + memory_loop._AIMS
@@ -251,7 +271,9 @@ def test_what_is_learnt_says_nothing_of_strategies_that_want_operands_elsewhere(
         after = learnt.problem(top - 1)
         assert peak(after, choice) == top
         for other in choices:
-            is_like = any(other[node] in kind for (_, node), known in learnt.learnt.items() for kind in known)
+            is_like = any(
+                other[node] in kind for (_, node), known in learnt.learnt.items() for kind in known
+            )
             if not is_like:
                 assert peak(after, other) == peak(before, other)
                 others += 1
@@ -262,7 +284,9 @@ def test_other_strategies_are_taken_to_hold_what_some_do() -> None:
     """The least of what is known; nothing once that left no choice."""
     attempt = attempt_at(2)
     learnt = HiddenBytes(attempt)
-    time = next(time for time in range(len(attempt.ground.graph.ops)) if len(learnt._kinds(time)[1]) > 3)
+    time = next(
+        time for time in range(len(attempt.ground.graph.ops)) if len(learnt._kinds(time)[1]) > 3
+    )
     node, (a, b, *others) = learnt._kinds(time)
     assert not learnt.stop_guessing()
     learnt = HiddenBytes(attempt)
@@ -277,7 +301,9 @@ def test_other_strategies_are_taken_to_hold_what_some_do() -> None:
 
 
 @pytest.mark.parametrize("is_last", [True, False])
-def test_where_nothing_fits_more_programs_are_learnt_from(monkeypatch: pytest.MonkeyPatch, is_last: bool) -> None:
+def test_where_nothing_fits_more_programs_are_learnt_from(
+    monkeypatch: pytest.MonkeyPatch, is_last: bool
+) -> None:
     """Not where recomputation is looked into next, or something fits."""
     monkeypatch.setattr(memory_loop, "_MOST_PRICED", 30_000)
     monkeypatch.setattr(LimitedSolve, "is_last", lambda *_: is_last)
@@ -300,7 +326,11 @@ def test_of_large_problems_few_programs_are_learnt_from_and_only_where_much_is_l
     search = MemoryLoop(attempt_at(2), limit, free)
     entries = tried.entries_of(search.attempt)
     monkeypatch.setattr(memory_loop, "_MOST_LESSONS", 0)
-    for most, lessons in ((3 * entries, 3), (100 * entries, memory_loop._LESSONS), (entries - 1, 0)):
+    for most, lessons in (
+        (3 * entries, 3),
+        (100 * entries, memory_loop._LESSONS),
+        (entries - 1, 0),
+    ):
         monkeypatch.setattr(memory_loop, "_LEARNT", most)
         assert search._lessons == lessons
     search._search()
@@ -312,7 +342,9 @@ def test_of_large_problems_few_programs_are_learnt_from_and_only_where_much_is_l
     assert search._lessons == memory_loop._LESSONS
 
 
-def test_small_problems_are_solved_within_the_limit_and_proven(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_problems_are_solved_within_the_limit_and_proven(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Most plans are proven optimal then; without it fewer, and none costs less."""
     monkeypatch.setattr(memory_loop, "_MOST_PRICED", 30_000)
     limits = limits_of(2)

@@ -82,15 +82,25 @@ def members_on_units(mesh: tuple[int, ...], axis: int, unit: int) -> set[int]:
 
 
 @settings(deadline=None)
-@given(levels=st.lists(st.sampled_from([1, 2, 3, 4, 6]), min_size=1, max_size=2), most=st.integers(1, 4))
-def test_the_shapes_are_those_whose_groups_lie_alike_on_every_unit(levels: list[int], most: int) -> None:
+@given(
+    levels=st.lists(st.sampled_from([1, 2, 3, 4, 6]), min_size=1, max_size=2),
+    most=st.integers(1, 4),
+)
+def test_the_shapes_are_those_whose_groups_lie_alike_on_every_unit(
+    levels: list[int], most: int
+) -> None:
     """Every group of every run of axes has as many members in each unit that it touches."""
     count = prod(levels)
     units = [prod(levels[n:]) for n in range(1, len(levels) + 1)]
     wanted: set[tuple[int, ...]] = {(1,)} if count == 1 else set()
     for sizes in factorisations(count):
         merged = [(prod(sizes[:cut]), prod(sizes[cut:])) for cut in range(1, len(sizes))]
-        even = all(len(members_on_units(two, axis, unit)) == 1 for two in merged for axis in (0, 1) for unit in units)
+        even = all(
+            len(members_on_units(two, axis, unit)) == 1
+            for two in merged
+            for axis in (0, 1)
+            for unit in units
+        )
         if 1 <= len(sizes) <= most and even:
             wanted.add(sizes)
     found = mesh_shapes(levels, most)
@@ -103,18 +113,26 @@ def test_the_shapes_are_those_whose_groups_lie_alike_on_every_unit(levels: list[
 @given(st.sampled_from([8, 12, 24, 30]), st.data())
 def test_a_shape_refines_what_its_neighbouring_axes_merge_to(count: int, data: Any) -> None:
     fine = data.draw(st.sampled_from([sizes for sizes in factorisations(count) if len(sizes) <= 4]))
-    coarse = data.draw(st.sampled_from([sizes for sizes in factorisations(count) if len(sizes) <= 4]))
+    coarse = data.draw(
+        st.sampled_from([sizes for sizes in factorisations(count) if len(sizes) <= 4])
+    )
     cuts = range(len(fine) + 1)
     merges = {
         tuple(prod(fine[a:b]) for a, b in pairwise([0, *inner, len(fine)]))
-        for inner in ([c for n, c in enumerate(cuts[1:-1]) if bits >> n & 1] for bits in range(2 ** (len(fine) - 1)))
+        for inner in (
+            [c for n, c in enumerate(cuts[1:-1]) if bits >> n & 1]
+            for bits in range(2 ** (len(fine) - 1))
+        )
     }
     assert refines(mesh_of(fine), mesh_of(coarse)) == (coarse in merges)
 
 
 @pytest.mark.parametrize("axes", [0, 5, -1, 2.0, True, None])
 def test_a_number_of_axes_that_cannot_be_is_refused(axes: Any) -> None:
-    with pytest.raises(InvalidOption, match=f"max_mesh_axes is {axes!r}: pass how many axes a mesh may have, 1 to 4"):
+    with pytest.raises(
+        InvalidOption,
+        match=f"max_mesh_axes is {axes!r}: pass how many axes a mesh may have, 1 to 4",
+    ):
         SearchOptions(max_mesh_axes=axes)
 
 
@@ -129,10 +147,14 @@ def cluster_of(*sizes: int, kind: str = "switch") -> Cluster:
     """Slow outer links, fast inner ones; a torus where that is the kind."""
     if kind == "torus":
         name = "tpu-v5e-" + "x".join(map(str, sizes))
-        return replace_link(replace_link(load_cluster(name), "x", latency_s=1e-8), "y", latency_s=1e-8)
+        return replace_link(
+            replace_link(load_cluster(name), "x", latency_s=1e-8), "y", latency_s=1e-8
+        )
     device = replace(load_cluster("8xh100").device, launch_s=0.0, memory_bytes=1e9)
     links = [Link(1e-7, 1e11 * 4.0**n) for n in range(len(sizes))]
-    levels = tuple(Level(f"l{n}", size, link) for n, (size, link) in enumerate(zip(sizes, links, strict=True)))
+    levels = tuple(
+        Level(f"l{n}", size, link) for n, (size, link) in enumerate(zip(sizes, links, strict=True))
+    )
     return Cluster("drawn", device, Topology(levels))
 
 
@@ -165,7 +187,9 @@ def grounds_of(task: Task, meshes: list[DeviceMesh]) -> list[MeshContext]:
 def cut(placement: Placement, axes: dict[str, tuple[str, ...]]) -> Placement:
     """The placement with every axis replaced by those it is cut into."""
     dims = tuple(tuple(part for axis in dim for part in axes[axis]) for dim in placement.dims)
-    return Placement(dims, tuple(part for axis in placement.unreduced for part in axes[axis]), placement.kind)
+    return Placement(
+        dims, tuple(part for axis in placement.unreduced for part in axes[axis]), placement.kind
+    )
 
 
 @pytest.mark.parametrize(
@@ -178,7 +202,11 @@ def cut(placement: Placement, axes: dict[str, tuple[str, ...]]) -> Placement:
     ],
 )
 def test_a_coarse_shape_lies_within_a_finer_one_at_the_same_prices(
-    levels: tuple[int, ...], kind: str, fine: tuple[int, ...], coarse: tuple[int, ...], axes: dict[str, tuple[str, ...]]
+    levels: tuple[int, ...],
+    kind: str,
+    fine: tuple[int, ...],
+    coarse: tuple[int, ...],
+    axes: dict[str, tuple[str, ...]],
 ) -> None:
     """Every strategy is there and costs the same; every route costs no more. So every plan is, and no more."""
     graph, cluster = graph_of(), cluster_of(*levels, kind=kind)
@@ -186,19 +214,31 @@ def test_a_coarse_shape_lies_within_a_finer_one_at_the_same_prices(
     assert refines(*meshes)
     inner, outer = grounds_of(task_of(graph, cluster), meshes)
     prices, dearer = inner.pricing(()), outer.pricing(())
-    for op, many, few in zip(graph.ops, inner.space.strategies, outer.space.strategies, strict=True):
+    for op, many, few in zip(
+        graph.ops, inner.space.strategies, outer.space.strategies, strict=True
+    ):
         by_placement = {(s.ins, s.outs): s for s in many}
         for strategy in few:
-            ins, outs = (tuple(cut(p, axes) for p in side) for side in (strategy.ins, strategy.outs))
+            ins, outs = (
+                tuple(cut(p, axes) for p in side) for side in (strategy.ins, strategy.outs)
+            )
             same = by_placement[ins, outs]
-            assert prices.op_cost(op, same) == pytest.approx(dearer.op_cost(op, strategy), rel=1e-12)
+            assert prices.op_cost(op, same) == pytest.approx(
+                dearer.op_cost(op, strategy), rel=1e-12
+            )
             assert same.split == strategy.split
-    sides = zip(inner.space.inputs + inner.space.copies, outer.space.inputs + outer.space.copies, strict=True)
+    sides = zip(
+        inner.space.inputs + inner.space.copies,
+        outer.space.inputs + outer.space.copies,
+        strict=True,
+    )
     for many, few in sides:
         assert {cut(p, axes) for p in few} <= set(many)
     tensor = graph.inputs[0]
     placements = outer.space.inputs[0]
-    routes = Router(meshes[1], dearer.step_cost).cost_matrix(tensor.shape, 4, placements, placements)
+    routes = Router(meshes[1], dearer.step_cost).cost_matrix(
+        tensor.shape, 4, placements, placements
+    )
     cut_ones = [cut(p, axes) for p in placements]
     finer = Router(meshes[0], prices.step_cost).cost_matrix(tensor.shape, 4, cut_ones, cut_ones)
     assert (finer <= routes * (1 + 1e-12)).all()
@@ -206,12 +246,19 @@ def test_a_coarse_shape_lies_within_a_finer_one_at_the_same_prices(
 
 def test_containment_is_claimed_only_where_it_holds() -> None:
     task = task_of(graph_of(), cluster_of(8))
-    grounds = grounds_of(task, [mesh_of((8,)), mesh_of((2, 4)), mesh_of((4, 2)), mesh_of((2, 2, 2))])
+    grounds = grounds_of(
+        task, [mesh_of((8,)), mesh_of((2, 4)), mesh_of((4, 2)), mesh_of((2, 2, 2))]
+    )
     nothing: list[list[int]] = [[], [], [], []]
     assert contained(task, grounds) == [[], [0], [0], [0, 1, 2]]
     assert contained(replace(task, prices_devices=False), grounds) == nothing
     assert contained(replace(task, constraints=(autopar.pin("w", P("x")),)), grounds) == nothing
-    assert contained(replace(task, constraints=(autopar.replicate("w"),)), grounds) == [[], [0], [0], [0, 1, 2]]
+    assert contained(replace(task, constraints=(autopar.replicate("w"),)), grounds) == [
+        [],
+        [0],
+        [0],
+        [0, 1, 2],
+    ]
     assert contained(replace(task, mode="data_parallel"), grounds) == nothing
 
 
@@ -247,7 +294,11 @@ def test_the_most_promising_goes_on_and_the_hopeless_are_ruled_out() -> None:
 
 def test_of_equal_bounds_the_first_in_order_goes_on() -> None:
     def race_of(order: Sequence[int]) -> str | None:
-        runs = [entrant(Progress(3.0, 3.0, "a")), entrant(Progress(3.0, 3.0, "b")), entrant(Progress(4.0, 4.0, "c"))]
+        runs = [
+            entrant(Progress(3.0, 3.0, "a")),
+            entrant(Progress(3.0, 3.0, "b")),
+            entrant(Progress(4.0, 4.0, "c")),
+        ]
         return race(runs, [[], [], []], order=order).found
 
     assert [race_of(order) for order in ((), (1, 0, 2), (2, 1, 0))] == ["a", "b", "b"]
@@ -260,7 +311,10 @@ def test_what_contains_another_rules_it_out_before_it_starts() -> None:
 
     finish = race([entrant(Progress(2.0), Progress(3.0, 3.0, "fine")), never()], [[1], []])
     assert (finish.found, finish.bounds) == ("fine", (3.0, 3.0))
-    gap = race([entrant(Progress(2.0, 3.0, "fine")), entrant(Progress(1.0), Progress(2.5, 2.5, "coarse"))], [[1], []])
+    gap = race(
+        [entrant(Progress(2.0, 3.0, "fine")), entrant(Progress(1.0), Progress(2.5, 2.5, "coarse"))],
+        [[1], []],
+    )
     assert (gap.found, gap.bounds, gap.finished) == ("coarse", (2.0, 2.5), (True, True))
 
 
@@ -284,14 +338,19 @@ def test_of_equals_the_first_wins_and_a_misfit_is_told() -> None:
     same = [entrant(Progress(1.0, 2.0, "a")), entrant(Progress(1.5, 2.0 - 1e-12, "b"))]
     assert race(same, [[], []]).found == "a"
     misfit = NoFeasiblePlan("too small", 7)
-    finish = race([entrant(Progress[str](inf, misfit=misfit)), entrant(Progress(1.0, 2.0, "b"))], [[], []])
+    finish = race(
+        [entrant(Progress[str](inf, misfit=misfit)), entrant(Progress(1.0, 2.0, "b"))], [[], []]
+    )
     assert (finish.found, finish.misfits, finish.bounds) == ("b", (misfit,), (inf, 1.0))
     assert race([entrant(Progress[str](1.0))], [[]], below=0.5, bounds=[0.5]).found is None
 
 
 def test_a_race_ends_within_the_tolerance() -> None:
     def runs() -> list[Entrant[str]]:
-        return [entrant(Progress(9.0, 10.0, "a"), Progress(9.9, 9.95, "b")), entrant(Progress(9.4), Progress(9.5))]
+        return [
+            entrant(Progress(9.0, 10.0, "a"), Progress(9.9, 9.95, "b")),
+            entrant(Progress(9.4), Progress(9.5)),
+        ]
 
     ends = [race(runs(), [[], []], gap_tolerance=gap) for gap in (0.1, 0.05, 0.0)]
     assert [finish.found for finish in ends] == ["a", "b", "b"]
@@ -307,7 +366,9 @@ def test_a_tolerance_that_cannot_be_is_refused(gap: Any) -> None:
 
 def test_the_search_tells_the_solver_its_tolerance() -> None:
     assert autopar.SearchOptions(gap_tolerance=0.1).solver.gap_tolerance == 0.1
-    with pytest.raises(InvalidOption, match=r"solve has gap_tolerance 0\.2: pass it to SearchOptions"):
+    with pytest.raises(
+        InvalidOption, match=r"solve has gap_tolerance 0\.2: pass it to SearchOptions"
+    ):
         autopar.SearchOptions(solve=autopar.SolveOptions(gap_tolerance=0.2))
 
 
@@ -321,7 +382,10 @@ def test_a_race_finds_what_trying_all_finds(data: Any) -> None:
     ]
     runs = [
         entrant(
-            *(Progress[str](float(b)) for b in sorted(data.draw(st.lists(st.integers(0, end), max_size=3)))),
+            *(
+                Progress[str](float(b))
+                for b in sorted(data.draw(st.lists(st.integers(0, end), max_size=3)))
+            ),
             Progress(float(end), float(end), str(n)),
         )
         for n, end in enumerate(ends)
@@ -430,7 +494,9 @@ def test_a_wrong_bound_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert find_plan(task, meshes).plan.objective_s > best.plan.objective_s * 1.01
 
 
-def test_even_shapes_of_the_most_axes_come_first_behind_any_shape_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_even_shapes_of_the_most_axes_come_first_behind_any_shape_at_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """What is proven of two axes rules out the one axis of a second graph before it is looked at."""
     looked: list[tuple[int, int]] = []
     tasks = [task_of(graph_of(), cluster_of(16)) for _ in range(2)]
@@ -448,16 +514,22 @@ def test_even_shapes_of_the_most_axes_come_first_behind_any_shape_at_all(monkeyp
     assert (1, 16) not in looked
 
 
-def test_a_bound_that_reaches_the_tolerance_is_enough_however_it_is_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bound_that_reaches_the_tolerance_is_enough_however_it_is_rounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """(c - 0.995 c) / c is more than 0.005 for this c, by rounding."""
     cost = 10.601111810529568
     assert (cost - 0.995 * cost) / cost > 0.005
     place = places_of(task_of(graph_of(), cluster_of(8)), mesh_shapes((8,), 1))[0]
     attempt, planned = place.free()
-    close = replace(planned, plan=replace(planned.plan, objective_s=cost, lower_bound_s=0.995 * cost))
+    close = replace(
+        planned, plan=replace(planned.plan, objective_s=cost, lower_bound_s=0.995 * cost)
+    )
     again = MeshSearch(place.task, place.ground)
     again._rough.append((attempt, close))
-    monkeypatch.setattr(MeshSearch, "_found_fully", lambda *_: pytest.fail("it is proven within the tolerance"))
+    monkeypatch.setattr(
+        MeshSearch, "_found_fully", lambda *_: pytest.fail("it is proven within the tolerance")
+    )
     assert again.free()[1] is close
 
 
@@ -471,7 +543,11 @@ def test_a_constraint_that_one_shape_cannot_hold_leaves_the_others() -> None:
     task = replace(task_of(graph_of(), cluster_of(6)), constraints=(autopar.pin("x", P("y")),))
     planned = find_plan(task, mesh_shapes((6,), 2))
     assert planned.plan.stage.inputs[2].dims == (("y",), ())
-    uneven = replace(task_of(graph_of(), cluster_of(10)), constraints=(autopar.pin("x", P(None, "x")),))
+    uneven = replace(
+        task_of(graph_of(), cluster_of(10)), constraints=(autopar.pin("x", P(None, "x")),)
+    )
     assert find_plan(uneven, [mesh_of((5, 2)), mesh_of((2, 5))]).plan.stage.mesh.sizes == (2, 5)
     with pytest.raises(AutoparError, match="nowhere"):
-        find_plan(replace(task, constraints=(autopar.pin("nowhere", P("x")),)), mesh_shapes((6,), 2))
+        find_plan(
+            replace(task, constraints=(autopar.pin("nowhere", P("x")),)), mesh_shapes((6,), 2)
+        )

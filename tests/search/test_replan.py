@@ -162,7 +162,8 @@ def test_a_changed_limit_gives_the_plan_made_from_scratch(counted: dict[str, int
     solved = counted["solve"]
     assert_same(changed(tight, *held), free)
     assert counted["build_space"] == 0
-    assert 1 <= counted["assemble"] <= 2  # with all usages, and, where wanted, on tensors alone: once for all limits
+    # with all usages, and, where wanted, on tensors alone: once for all limits
+    assert 1 <= counted["assemble"] <= 2
     assert counted["solve"] == solved  # the plan without a limit is known
     with pytest.raises(NoFeasiblePlan, match="fits in the memory limit of 1,000,000"):
         changed(free, *held, limit=1_000_000)
@@ -185,14 +186,20 @@ def test_bad_constraints_are_refused_as_from_scratch() -> None:
 
 
 @pytest.mark.parametrize("constraints", [(*ONE, *OTHER), data_parallel()])
-def test_prices_are_what_plans_without_the_constraint_save(constraints: tuple[Constraint, ...]) -> None:
+def test_prices_are_what_plans_without_the_constraint_save(
+    constraints: tuple[Constraint, ...],
+) -> None:
     start = scratch(*constraints)
     prices = constraint_prices(start)
     assert [price.constraint for price in prices] == [str(constraint) for constraint in constraints]
     for n, price in enumerate(prices):
         without = scratch(*constraints[:n], *constraints[n + 1 :]).plan
-        assert price.at_least_s == pytest.approx(start.plan.objective_s - without.objective_s, abs=1e-15)
-        assert price.at_most_s == pytest.approx(start.plan.objective_s - without.lower_bound_s, abs=1e-15)
+        assert price.at_least_s == pytest.approx(
+            start.plan.objective_s - without.objective_s, abs=1e-15
+        )
+        assert price.at_most_s == pytest.approx(
+            start.plan.objective_s - without.lower_bound_s, abs=1e-15
+        )
         assert 0 <= price.at_least_s <= price.at_most_s
     assert any(price.at_least_s > 0 for price in prices)
 

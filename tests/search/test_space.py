@@ -29,7 +29,9 @@ def graph_of(fn: Any, *args: Any, **options: Any) -> OpGraph:
 
 
 def space_of(graph: OpGraph, mesh: DeviceMesh = TWO, **options: Any) -> Space:
-    return build_space(graph, dataflow(graph), mesh, keep=lambda _, strategies: strategies, **options)
+    return build_space(
+        graph, dataflow(graph), mesh, keep=lambda _, strategies: strategies, **options
+    )
 
 
 # all_placements -------------------------------------------------------------------------------------------------------
@@ -67,7 +69,10 @@ def test_exactly_the_placements_that_divide(shape: list[int], sizes: list[int]) 
     axes = [name for name, size in mesh.axes if size > 1]
     wanted = 0
     for dims in product(range(-1, len(shape)), repeat=len(axes)):
-        parts = [prod(mesh.product((a,)) for a, d in zip(axes, dims, strict=True) if d == n) for n in range(len(shape))]
+        parts = [
+            prod(mesh.product((a,)) for a, d in zip(axes, dims, strict=True) if d == n)
+            for n in range(len(shape))
+        ]
         wanted += all(size % part == 0 for size, part in zip(shape, parts, strict=True))
     found = all_placements(tuple(shape), mesh)
     assert len(found) == len(set(found)) == wanted
@@ -78,7 +83,9 @@ def test_exactly_the_placements_that_divide(shape: list[int], sizes: list[int]) 
 
 
 def test_a_carried_output_takes_its_inputs_placement() -> None:
-    graph = graph_of(lambda s, x: (s + x, x.sum()), jnp.ones((8, 8)), jnp.ones((8, 8)), carry=[(0, 0)])
+    graph = graph_of(
+        lambda s, x: (s + x, x.sum()), jnp.ones((8, 8)), jnp.ones((8, 8)), carry=[(0, 0)]
+    )
     space = space_of(graph)
     assert space.carry == ((0, 0),)
     assert [len(candidates) for candidates in space.outputs] == [0, 1]
@@ -116,9 +123,15 @@ def test_equal_operators_share_their_strategies() -> None:
 
 def test_an_operator_without_a_rule_is_whole_or_refused() -> None:
     result = jax.ShapeDtypeStruct((8, 8), jnp.float32)
-    graph = graph_of(lambda x: jax.ffi.ffi_call("nobody's", result)(x), jnp.ones((8, 8), jnp.float32))
+    graph = graph_of(
+        lambda x: jax.ffi.ffi_call("nobody's", result)(x), jnp.ones((8, 8), jnp.float32)
+    )
     (strategies,) = space_of(graph).strategies
     (only,) = strategies
-    assert (only.ins, only.outs, only.split) == ((Placement.replicated(2),), (Placement.replicated(2),), 1)
+    assert (only.ins, only.outs, only.split) == (
+        (Placement.replicated(2),),
+        (Placement.replicated(2),),
+        1,
+    )
     with pytest.raises(UnsupportedPrimitive, match="no sharding rule for 'ffi_call'"):
         space_of(graph, strict=True)

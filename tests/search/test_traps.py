@@ -73,12 +73,18 @@ def graph_of(model: str) -> OpGraph:
 PROVEN = SearchOptions(gap_tolerance=0.0)
 
 
-def planned(graph: OpGraph, limit: int | None = None, keep_less: float = 0.0, seed: int = 0) -> Planned:
+def planned(
+    graph: OpGraph, limit: int | None = None, keep_less: float = 0.0, seed: int = 0
+) -> Planned:
     """The plan on MESH; with `keep_less`, of operators that have lost that share of their strategies."""
     cluster = load_cluster(CLUSTER)
 
     def make(graph: OpGraph, mesh: DeviceMesh) -> Roofline:
-        return Fewer(graph, mesh, cluster, keep_less, seed) if keep_less else Roofline(graph, mesh, cluster)
+        return (
+            Fewer(graph, mesh, cluster, keep_less, seed)
+            if keep_less
+            else Roofline(graph, mesh, cluster)
+        )
 
     return search(Task(graph, make, memory_limit_bytes=limit, options=PROVEN), [MESH])
 
@@ -106,7 +112,9 @@ def test_mesh_axes_are_solved_together() -> None:
     def kernels(mesh: dict[str, int], beta: tuple[float, ...]) -> tuple[float, list[set[str]]]:
         found = plan(step, args, mesh, alpa_pricing((1.0,) * len(mesh), beta))
         assert found.gap == 0
-        return found.objective_s, [set(p.split_axes) for name, p in found.placements.items() if "kernel" in name]
+        return found.objective_s, [
+            set(p.split_axes) for name, p in found.placements.items() if "kernel" in name
+        ]
 
     for mesh, beta in (({"x": 8}, (1.0,)), ({"y": 4}, (0.01,))):
         assert not any(kernels(mesh, beta)[1])
@@ -163,7 +171,11 @@ def test_nothing_is_forbidden_by_a_huge_cost(model: str, limit: float | None) ->
     graph = graph_of(model)
     pricing, problem = Roofline(graph, MESH, load_cluster(CLUSTER)), _problem(graph, limit)
     space = build_space(graph, dataflow(graph), MESH, keep=pricing.keep)
-    dearest = max(cost_of(pricing, op, s) for op, all_ in zip(graph.ops, space.strategies, strict=True) for s in all_)
+    dearest = max(
+        cost_of(pricing, op, s)
+        for op, all_ in zip(graph.ops, space.strategies, strict=True)
+        for s in all_
+    )
     assert max(costs.max() for costs in problem.node_costs) <= dearest
     whole = max(t.size_bytes for t in (*graph.inputs, *(t for op in graph.ops for t in op.outs)))
     kinds = ("all_gather", "all_reduce", "reduce_scatter", "all_to_all", "permute", "slice", "mask")
@@ -207,7 +219,9 @@ def test_more_memory_never_costs_more() -> None:
 def test_a_looser_limit_never_costs_more(problem: Problem, more: int) -> None:
     """Of the solver alone: it finds no less, and what it proves best is no dearer."""
     assert problem.usage_limit is not None
-    tight, loose = (_solved(p) for p in (problem, replace(problem, usage_limit=problem.usage_limit + more)))
+    tight, loose = (
+        _solved(p) for p in (problem, replace(problem, usage_limit=problem.usage_limit + more))
+    )
     if tight is not None:
         assert loose is not None
         assert loose.lower_bound <= tight.objective + 1e-9
@@ -221,10 +235,14 @@ def test_one_more_candidate_never_costs_more(problem: Problem, data: st.DataObje
     nodes = [v for v, costs in enumerate(problem.node_costs) if len(costs) > 1]
     assume(nodes)
     v = data.draw(st.sampled_from(nodes))
-    kept = np.delete(np.arange(len(problem.node_costs[v])), data.draw(st.integers(0, len(problem.node_costs[v]) - 1)))
+    kept = np.delete(
+        np.arange(len(problem.node_costs[v])),
+        data.draw(st.integers(0, len(problem.node_costs[v]) - 1)),
+    )
     costs = tuple(c[kept] if n == v else c for n, c in enumerate(problem.node_costs))
     edges = tuple(
-        Edge(e.u, e.v, e.cost[kept] if e.u == v else e.cost[:, kept] if e.v == v else e.cost) for e in problem.edges
+        Edge(e.u, e.v, e.cost[kept] if e.u == v else e.cost[:, kept] if e.v == v else e.cost)
+        for e in problem.edges
     )
     fewer, every = _solved(Problem(costs, edges)), _solved(problem)
     if fewer is not None:
@@ -268,7 +286,10 @@ def test_other_names_change_nothing() -> None:
     """Of arguments, leaves, functions and their order in a dict."""
 
     def other(weights: Any, tokens: Any) -> Any:
-        return {"zz": (new := train({"up": weights["zz"], "down": weights["aa"]}, tokens))["up"], "aa": new["down"]}
+        return {
+            "zz": (new := train({"up": weights["zz"], "down": weights["aa"]}, tokens))["up"],
+            "aa": new["down"],
+        }
 
     (params, x), kwargs = SQUARE, {"cluster": CLUSTER, "mesh": dict(MESH.axes)}
     one, two = (
@@ -280,7 +301,10 @@ def test_other_names_change_nothing() -> None:
     assert [p for _, p in one.placements.items()] == [p for _, p in two.placements.items()]
 
     def swapped(weights: Any, tokens: Any) -> Any:
-        return {"b": (new := train({"up": weights["b"], "down": weights["c"]}, tokens))["up"], "c": new["down"]}
+        return {
+            "b": (new := train({"up": weights["b"], "down": weights["c"]}, tokens))["up"],
+            "c": new["down"],
+        }
 
     three = autopar.plan(swapped, {"b": params["up"], "c": params["down"]}, x, **kwargs)
     assert three.objective_s == pytest.approx(one.objective_s, rel=1e-12)

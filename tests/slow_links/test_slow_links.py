@@ -63,6 +63,9 @@ def test_namespaces_go_when_work_fails() -> None:
 
 @pytest.mark.netns
 def test_a_worker_that_fails_is_quoted() -> None:
-    with hosts.linked_hosts(None) as pair, pytest.raises(hosts.HostsError, match="No module named benchmarks"):
+    with (
+        hosts.linked_hosts(None) as pair,
+        pytest.raises(hosts.HostsError, match="No module named benchmarks"),
+    ):
         hosts.run_everywhere(pair, "benchmarks.none", {}, local_devices=1, timeout_s=60)
     assert left_over() == []

@@ -9,7 +9,9 @@ from autopar.solve import Edge, Problem, Usage
 
 
 @st.composite
-def problems(draw: st.DrawFn, limited: bool | None = None, max_nodes: int = 6, max_strategies: int = 3) -> Problem:
+def problems(
+    draw: st.DrawFn, limited: bool | None = None, max_nodes: int = 6, max_strategies: int = 3
+) -> Problem:
     """A valid problem, possibly infeasible; `limited` says whether it has a usage limit (None: either)."""
     counts = draw(st.lists(st.integers(1, max_strategies), min_size=1, max_size=max_nodes))
     whole = draw(st.booleans())
@@ -18,14 +20,18 @@ def problems(draw: st.DrawFn, limited: bool | None = None, max_nodes: int = 6, m
 
     def array(element: st.SearchStrategy[float], *shape: int) -> np.ndarray:
         size = int(np.prod(shape))
-        return np.array(draw(st.lists(element, min_size=size, max_size=size)), dtype=float).reshape(shape)
+        return np.array(draw(st.lists(element, min_size=size, max_size=size)), dtype=float).reshape(
+            shape
+        )
 
     costs = tuple(array(rare_inf if draw(st.booleans()) else number, count) for count in counts)
     edges: list[Edge] = []
     if len(counts) > 1:
         pairs = st.tuples(st.integers(0, len(counts) - 1), st.integers(0, len(counts) - 1))
         for u, v in draw(st.lists(pairs.filter(lambda pair: pair[0] != pair[1]), max_size=10)):
-            kind = draw(st.sampled_from(["dense", "dense", "forbidden", "tie", "zero", "equal rows"]))
+            kind = draw(
+                st.sampled_from(["dense", "dense", "forbidden", "tie", "zero", "equal rows"])
+            )
             shape = (counts[u], counts[v])
             if kind == "tie" and counts[u] == counts[v]:
                 matrix = np.where(np.eye(counts[u], dtype=bool), 0.0, np.inf)
@@ -41,12 +47,20 @@ def problems(draw: st.DrawFn, limited: bool | None = None, max_nodes: int = 6, m
     unit = 1.0 if draw(st.booleans()) else 0.37
     usages: list[Usage] = []
     for _ in range(draw(st.integers(0, 7))):
-        v, start, length = draw(st.integers(0, len(counts) - 1)), draw(st.integers(0, 6)), draw(st.integers(1, 5))
-        usages.append(Usage(v, start, start + length, unit * array(st.integers(0, 6).map(float), counts[v])))
+        v, start, length = (
+            draw(st.integers(0, len(counts) - 1)),
+            draw(st.integers(0, 6)),
+            draw(st.integers(1, 5)),
+        )
+        usages.append(
+            Usage(v, start, start + length, unit * array(st.integers(0, 6).map(float), counts[v]))
+        )
     return Problem(costs, tuple(edges), tuple(usages), float(draw(st.integers(0, 14))))
 
 
-def chain_with_skips(nodes: int, strategies: int, period: int, seed: int, memory: bool = False) -> Problem:
+def chain_with_skips(
+    nodes: int, strategies: int, period: int, seed: int, memory: bool = False
+) -> Problem:
     """A training step in outline: repeated blocks, redistribution costs that are a metric, residual connections."""
     rng = np.random.default_rng(seed)
     points = rng.integers(0, 3, (20, 3))
@@ -63,7 +77,9 @@ def chain_with_skips(nodes: int, strategies: int, period: int, seed: int, memory
                 key = (u % period, v % period, slot)
                 shared.setdefault(key, metric[np.ix_(made[key[0]], wanted[key[1]][slot])])
                 edges.append(Edge(u, v, shared[key]))
-    usages = tuple(Usage(v, v, 2 * nodes - v, size[v % period]) for v in range(nodes)) if memory else ()
+    usages = (
+        tuple(Usage(v, v, 2 * nodes - v, size[v % period]) for v in range(nodes)) if memory else ()
+    )
     return Problem(tuple(cost[v % period] for v in range(nodes)), tuple(edges), usages)
 
 
@@ -87,6 +103,8 @@ def tangled(seed: int, nodes: int = 6, strategies: int = 3, limit: float | None 
     if limit is None:
         return Problem(costs, tuple(edges))
     starts = rng.integers(0, 3, nodes).tolist()
-    usages = tuple(Usage(v, start, start + 3, 4.0 * drawn(strategies)) for v, start in enumerate(starts))
+    usages = tuple(
+        Usage(v, start, start + 3, 4.0 * drawn(strategies)) for v, start in enumerate(starts)
+    )
     least, most = (sum(float(take(use.size_bytes)) for use in usages) for take in (np.min, np.max))
     return Problem(costs, tuple(edges), usages, least + limit * (most - least))

@@ -25,14 +25,20 @@ def cost_of(problem: Problem, choice: tuple[int, ...]) -> float:
 
 def peak_of(problem: Problem, choice: tuple[int, ...]) -> float:
     end = max((use.stop for use in problem.usages), default=0)
-    at = [sum(u.size_bytes[choice[u.node]] for u in problem.usages if u.start <= t < u.stop) for t in range(end)]
+    at = [
+        sum(u.size_bytes[choice[u.node]] for u in problem.usages if u.start <= t < u.stop)
+        for t in range(end)
+    ]
     return float(max(at, default=0.0))
 
 
 def optimum(problem: Problem, slack: float = 0.0) -> float:
     """The least cost of a choice within the limit (widened by `slack`, relative); inf if there is none."""
     limit = np.inf if problem.usage_limit is None else problem.usage_limit * (1 + slack)
-    return min((cost_of(problem, c) for c in choices(problem) if peak_of(problem, c) <= limit), default=np.inf)
+    return min(
+        (cost_of(problem, c) for c in choices(problem) if peak_of(problem, c) <= limit),
+        default=np.inf,
+    )
 
 
 def least_peak(problem: Problem) -> float:

@@ -29,12 +29,17 @@ _ROUNDING = 1e-9
 
 
 def is_finite(problem: Problem) -> bool:
-    return all(np.isfinite(cost).all() for cost in (*problem.node_costs, *(edge.cost for edge in problem.edges)))
+    return all(
+        np.isfinite(cost).all()
+        for cost in (*problem.node_costs, *(edge.cost for edge in problem.edges))
+    )
 
 
 def grid(side: int, strategies: int, seed: int) -> Problem:
     rng, count = np.random.default_rng(seed), side * side
-    pairs = [(v, v + 1) for v in range(count) if (v + 1) % side] + [(v, v + side) for v in range(count - side)]
+    pairs = [(v, v + 1) for v in range(count) if (v + 1) % side] + [
+        (v, v + side) for v in range(count - side)
+    ]
     costs = tuple(rng.random(strategies) for _ in range(count))
     return Problem(costs, tuple(Edge(u, v, rng.random((strategies, strategies))) for u, v in pairs))
 
@@ -70,17 +75,28 @@ def test_a_search_goes_back_where_the_bound_falls(monkeypatch: pytest.MonkeyPatc
     """With messages thrown far off, as no step would, what is held is still the best there was."""
     problem, met = grid(8, 5, 0), list[float]()
     swept, push = Dual.swept, kernels.push
-    monkeypatch.setattr("autopar.solve.trws.acceleration.push", lambda flat, far, *arrays: push(flat, 8 * far, *arrays))
-    monkeypatch.setattr(Dual, "swept", lambda dual: (found := swept(dual), met.append(found.bound))[0])
-    _, certificate = Ascent(problem, SolveOptions(max_sweeps=60)).sweeps(np.inf, Best(problem, None, None))
+    monkeypatch.setattr(
+        "autopar.solve.trws.acceleration.push",
+        lambda flat, far, *arrays: push(flat, 8 * far, *arrays),
+    )
+    monkeypatch.setattr(
+        Dual, "swept", lambda dual: (found := swept(dual), met.append(found.bound))[0]
+    )
+    _, certificate = Ascent(problem, SolveOptions(max_sweeps=60)).sweeps(
+        np.inf, Best(problem, None, None)
+    )
     assert certificate.bound == pytest.approx(max(met))
     assert any(after < before for before, after in pairwise(met))
 
 
-def test_momentum_grows_while_the_bound_rises_and_is_lost_where_it_falls(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_momentum_grows_while_the_bound_rises_and_is_lost_where_it_falls(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The share of the last way is k / (k + 3) after k rises, at most 0.5 here; after a fall k is 0."""
     shares = list[float]()
-    monkeypatch.setattr("autopar.solve.trws.acceleration.push", lambda _flat, share, *_arrays: shares.append(share))
+    monkeypatch.setattr(
+        "autopar.solve.trws.acceleration.push", lambda _flat, share, *_arrays: shares.append(share)
+    )
     problem = grid(3, 2, 0)
     dual = Dual(problem, memory_rows(problem))
     momentum = Momentum(dual, 0.5)
@@ -97,7 +113,9 @@ def test_momentum_grows_while_the_bound_rises_and_is_lost_where_it_falls(monkeyp
 
 
 @pytest.mark.parametrize("limited", [False, True])
-def test_nothing_of_a_search_is_left_where_nothing_is_collected(limited: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_of_a_search_is_left_where_nothing_is_collected(
+    limited: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Matrices of wide problems are hundreds of MB: those of one search are to be gone when the next begins."""
     monkeypatch.setattr(single, "_LARGE", 0)
     monkeypatch.setattr("autopar.solve.pipeline.stage._NARROW", 0)
@@ -136,7 +154,11 @@ def test_pushing_goes_on_in_the_direction_of_before(problem: Problem, seed: int)
 
 
 @settings(max_examples=50, deadline=None)
-@given(problems(limited=False).filter(is_finite), st.integers(0, 1000), st.sampled_from([np.float32, np.float64]))
+@given(
+    problems(limited=False).filter(is_finite),
+    st.integers(0, 1000),
+    st.sampled_from([np.float32, np.float64]),
+)
 def test_messages_add_up(problem: Problem, seed: int, kind: type[np.floating]) -> None:
     found_flat, rng = Dual(problem, memory_rows(problem)).flat, np.random.default_rng(seed)
     messages = rng.random(found_flat.size).astype(kind)

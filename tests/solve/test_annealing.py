@@ -48,12 +48,16 @@ def merged(problem: Problem) -> Problem | None:
 def test_flat_says_what_the_problem_says(problem: Problem, data: st.DataObject) -> None:
     flat, rows = flat_of(problem), memory_rows(problem)
     choice = tuple(data.draw(st.integers(0, count - 1)) for count in problem.counts)
-    assert flat_cost_of(flat, flat.cost, np.array(choice)) == pytest.approx(cost_of(problem, choice), rel=1e-12)
+    assert flat_cost_of(flat, flat.cost, np.array(choice)) == pytest.approx(
+        cost_of(problem, choice), rel=1e-12
+    )
     used = np.zeros(rows.count)
     use_of(flat.memory, np.array(choice), used)
     assert used == pytest.approx(rows.used(choice))
     messages = per_edge(flat, np.arange(flat.size, dtype=float))
-    assert sorted(np.concatenate([*(part for pair in messages for part in pair), []])) == list(range(flat.size))
+    assert sorted(np.concatenate([*(part for pair in messages for part in pair), []])) == list(
+        range(flat.size)
+    )
     for edge, (to_u, to_v) in zip(problem.edges, messages, strict=True):
         assert (len(to_u), len(to_v)) == edge.cost.shape
 
@@ -80,7 +84,9 @@ def test_forests_are_maximal_and_solved_exactly(problem: Problem, seed: int) -> 
     choice = np.array(start)
     solve_forest(flat, order, choice, desk)
     assert all(choice[v] == start[v] for v in range(count) if v not in held)
-    others = [c for c in choices(problem) if all(c[v] == start[v] for v in range(count) if v not in held)]
+    others = [
+        c for c in choices(problem) if all(c[v] == start[v] for v in range(count) if v not in held)
+    ]
     best = min(cost_of(problem, c) for c in others)
     if np.isfinite(best):
         assert cost_of(problem, tuple(choice.tolist())) == pytest.approx(best, rel=1e-12, abs=1e-12)
@@ -88,7 +94,9 @@ def test_forests_are_maximal_and_solved_exactly(problem: Problem, seed: int) -> 
 
 @settings(max_examples=100, deadline=None)
 @given(problem=problems(), each=st.booleans(), heat=st.sampled_from([0.0, 0.1, 3.0]))
-def test_what_is_kept_fits_and_costs_what_is_said(problem: Problem, each: bool, heat: float) -> None:
+def test_what_is_kept_fits_and_costs_what_is_said(
+    problem: Problem, each: bool, heat: float
+) -> None:
     problem = merged(problem)
     if problem is None:
         return
@@ -125,15 +133,21 @@ def test_annealing_finds_the_optimum_within_a_limit() -> None:
         flat, best = flat_of(problem), optimum(problem)
         heat, start = 0.3 * best / 7, np.zeros(7, dtype=np.intp)
         found = [
-            anneal(flat, np.zeros(flat.memory.rows), Cooling(start, heat, 400, 0, each), lambda _: True)[1]
+            anneal(
+                flat, np.zeros(flat.memory.rows), Cooling(start, heat, 400, 0, each), lambda _: True
+            )[1]
             for each in (False, True)
         ]
         assert min(found) == pytest.approx(best)
 
 
 @settings(max_examples=100, deadline=None)
-@given(problem=problems(max_nodes=8), heat=st.sampled_from([0.0, 0.1, 3.0]), seed=st.integers(0, 1000))
-def test_walks_never_leave_the_limit_and_cost_what_is_said(problem: Problem, heat: float, seed: int) -> None:
+@given(
+    problem=problems(max_nodes=8), heat=st.sampled_from([0.0, 0.1, 3.0]), seed=st.integers(0, 1000)
+)
+def test_walks_never_leave_the_limit_and_cost_what_is_said(
+    problem: Problem, heat: float, seed: int
+) -> None:
     problem = merged(problem)
     if problem is None:
         return
@@ -159,10 +173,17 @@ def test_walks_find_the_optimum_within_a_limit() -> None:
         problem = with_scarce_memory(rng)
         flat, best = flat_of(problem), optimum(problem)
         start = next(
-            c for c in choices(problem) if peak_of(problem, c) <= limit_of(problem) and cost_of(problem, c) < np.inf
+            c
+            for c in choices(problem)
+            if peak_of(problem, c) <= limit_of(problem) and cost_of(problem, c) < np.inf
         )
         found = [
-            search_regions(flat, np.zeros(flat.memory.rows), Walk(np.array(start), heat, 2000, seed), lambda _: True)[1]
+            search_regions(
+                flat,
+                np.zeros(flat.memory.rows),
+                Walk(np.array(start), heat, 2000, seed),
+                lambda _: True,
+            )[1]
             for heat in (0.1 * best, 3 * best)
             for seed in range(3)
         ]

@@ -73,5 +73,7 @@ def test_a_warm_choice_that_does_not_fit_is_left() -> None:
 
 
 def test_a_warm_choice_of_another_problem_is_refused() -> None:
-    with pytest.raises(ValueError, match="a choice for 40 nodes, not one of this problem's 10 nodes"):
+    with pytest.raises(
+        ValueError, match="a choice for 40 nodes, not one of this problem's 10 nodes"
+    ):
         solve(chain_with_skips(10, 6, 10, 1), warm=solve(limited()))

@@ -29,7 +29,11 @@ def ladder(periods: int, seed: int) -> Problem:
     edges: list[Edge] = []
     for i in range(0, 4 * periods, 4):
         edges += [Edge(i, i + 1, across), Edge(i + 1, i + 2, hang), Edge(i + 3, i, same)]
-        edges += [Edge(i - 4, i, along), Edge(i - 3, i + 1, along), Edge(i - 4, i + 1, across)] if i else []
+        edges += (
+            [Edge(i - 4, i, along), Edge(i - 3, i + 1, along), Edge(i - 4, i + 1, across)]
+            if i
+            else []
+        )
     return Problem(tuple(costs * periods), tuple(edges))
 
 

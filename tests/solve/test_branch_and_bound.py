@@ -33,14 +33,22 @@ def crowded(nodes: int = 9, tied: int = 3) -> Problem:
     costs = tuple(small + 0.01 * v for v in range(nodes))
     together = np.array([[0.0, 5.0], [5.0, 0.0]])
     edges = tuple(Edge(v, v + 1, together) for v in range(nodes - 1) if (v + 1) % tied)
-    ring = tuple(Edge(v, (v + tied) % nodes, np.array([[0.0, 0.1], [0.2, 0.0]])) for v in range(nodes))
+    ring = tuple(
+        Edge(v, (v + tied) % nodes, np.array([[0.0, 0.1], [0.2, 0.0]])) for v in range(nodes)
+    )
     usages = tuple(Usage(v, 0, 1, large) for v in range(nodes))
     return Problem(costs, edges + ring, usages, 3.0 * tied + 8.0)
 
 
 def steps_of(proof: Proof) -> list[object]:
     """All steps, those of cases too."""
-    inner = [s for step in proof if isinstance(step, Cases) for _, case in step.cases for s in steps_of(case)]
+    inner = [
+        s
+        for step in proof
+        if isinstance(step, Cases)
+        for _, case in step.cases
+        for s in steps_of(case)
+    ]
     return [*proof, *inner]
 
 
@@ -130,7 +138,10 @@ def test_a_case_that_is_left_out_is_missed() -> None:
     solution = solve(problem, options=NARROW)
 
     def without(proof: Proof) -> Proof:
-        return tuple(replace(step, cases=step.cases[:1]) if isinstance(step, Cases) else step for step in proof)
+        return tuple(
+            replace(step, cases=step.cases[:1]) if isinstance(step, Cases) else step
+            for step in proof
+        )
 
     with pytest.raises(ValueError, match="in no case"):
         verify(problem, replace(solution, witness=without(solution.witness or ())))

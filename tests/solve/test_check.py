@@ -82,7 +82,9 @@ def test_a_bound_that_only_cp_sat_proves_says_so() -> None:
     """All nodes are to differ: messages and prices prove little, and frustrated cycles, which would, are not merged."""
     rng = np.random.default_rng(0)
     different = np.where(np.eye(4, dtype=bool), 1.0, 0.0) + rng.random((4, 4))
-    problem = Problem((np.zeros(4),) * 5, tuple(Edge(u, v, different) for u in range(5) for v in range(u)))
+    problem = Problem(
+        (np.zeros(4),) * 5, tuple(Edge(u, v, different) for u in range(5) for v in range(u))
+    )
     solution = solve(problem, options=SolveOptions(max_table_entries=1).without(FIXING))
     found = verify(problem, solution)
     assert solution.gap == 0
@@ -91,7 +93,9 @@ def test_a_bound_that_only_cp_sat_proves_says_so() -> None:
     assert (again.stated_by, again.repeated) == ((), ("CP-SAT",))
     assert again.bound == found.bound
     assert isinstance(solution.witness, tuple)
-    unstated = tuple(replace(s, beyond=0.0) if isinstance(s, Exhaust) else s for s in solution.witness)
+    unstated = tuple(
+        replace(s, beyond=0.0) if isinstance(s, Exhaust) else s for s in solution.witness
+    )
     with pytest.raises(InvalidSolution, match="its witness proves"):
         verify(problem, replace(solution, witness=unstated))
 
@@ -122,7 +126,9 @@ PROBLEM = Problem(
 BEST = optimum(PROBLEM)
 EDGES = np.array([[0, 1], [1, 2]])
 ZERO = Messages(EDGES, ((np.zeros(3), np.zeros(3)), (np.zeros(3), np.zeros(2))))
-GOOD = Messages(EDGES, ((np.array([-1.0, -3.0, -9.0]), np.array([1.0, 3.0, 2.0])), (np.zeros(3), np.zeros(2))))
+GOOD = Messages(
+    EDGES, ((np.array([-1.0, -3.0, -9.0]), np.array([1.0, 3.0, 2.0])), (np.zeros(3), np.zeros(2)))
+)
 NO_PRICES = Prices(np.zeros(0, dtype=np.intp), np.zeros(0))
 DEAR = Prices(np.array([1]), np.array([0.25]))
 LEFT = Messages(np.array([[0, 1]]), (GOOD.to[0],))
@@ -135,7 +141,16 @@ def ids(*numbers: int) -> np.ndarray:
 
 def test_the_problem_of_these_tests() -> None:
     assert BEST == 3.0
-    assert len([c for c in choices(PROBLEM) if cost_of(PROBLEM, c) < INF and peak_of(PROBLEM, c) <= 8.0]) > 1
+    assert (
+        len(
+            [
+                c
+                for c in choices(PROBLEM)
+                if cost_of(PROBLEM, c) < INF and peak_of(PROBLEM, c) <= 8.0
+            ]
+        )
+        > 1
+    )
 
 
 LAWFUL: dict[str, tuple[Proof, float]] = {
@@ -144,10 +159,16 @@ LAWFUL: dict[str, tuple[Proof, float]] = {
     "eliminate": ((Unlimit(), Eliminate((2, 0, 1))), 3.0),
     "eliminate under a limit": ((Eliminate((0, 2, 1)),), 3.0),
     "follow": ((Follow(((2, 1, FOLLOWS),)), Eliminate((0, 1))), 3.0),
-    "follow, then renumbered": ((Eliminate((0,)), Follow(((1, 0, FOLLOWS),)), Eliminate((0,))), 3.0),
+    "follow, then renumbered": (
+        (Eliminate((0,)), Follow(((1, 0, FOLLOWS),)), Eliminate((0,))),
+        3.0,
+    ),
     "fold": ((Fold(((2, 1),)), Eliminate((0, 1, 2))), 2.0 + 1.0),
     "dominate": ((Dominate({1: ids(2, 0).reshape(1, 2)}), Eliminate((0, 1, 2))), 3.0),
-    "look": ((Look(ids(1)), Price(Prices(ids(0), np.array([0.25]))), Eliminate((0, 1, 2))), 3.0 - 0.25),
+    "look": (
+        (Look(ids(1)), Price(Prices(ids(0), np.array([0.25]))), Eliminate((0, 1, 2))),
+        3.0 - 0.25,
+    ),
     "price": ((Price(DEAR), Eliminate((0, 1, 2))), 2.75),
     "pass": ((Pass(ZERO),), 1.5),
     "pass a good one": ((Pass(GOOD),), 3.0),
@@ -164,7 +185,10 @@ LAWFUL: dict[str, tuple[Proof, float]] = {
     "overflow": ((Overflow({0: ids(0, 2)}), Unlimit(), Eliminate((0, 1, 2))), 3.0),
     "cases": ((Cases(0, ((ids(0), (Eliminate((0, 1, 2)),)), (ids(1, 2), ()))),), 3.0),
     "cases that overlap": ((Cases(1, ((ids(0, 1), ()), (ids(2, 0, 1), (Pass(ZERO),)))),), 1.5),
-    "cases that change nothing outside": ((Cases(0, ((ids(0), ()), (ids(1, 2), ()))), Eliminate((0, 1, 2))), 3.0),
+    "cases that change nothing outside": (
+        (Cases(0, ((ids(0), ()), (ids(1, 2), ()))), Eliminate((0, 1, 2))),
+        3.0,
+    ),
     "cases within cases": (
         (Cases(0, ((ids(0), (Cases(1, ((ids(0), ()), (ids(1, 2), ()))),)), (ids(1, 2), ()))),),
         1.0 + 0.5 + 1.0,
@@ -181,7 +205,9 @@ def test_a_step_proves(name: str) -> None:
     assert found.stated_by == (("X",) if name == "exhaust" else ())
 
 
-@pytest.mark.parametrize(("beyond", "is_true"), [(1.5, True), (1.500001, False), (-0.5, True), (INF, False)])
+@pytest.mark.parametrize(
+    ("beyond", "is_true"), [(1.5, True), (1.500001, False), (-0.5, True), (INF, False)]
+)
 def test_what_is_stated_is_searched_through_again(beyond: float, is_true: bool) -> None:
     found = proven(PROBLEM, (Exhaust({}, NO_PRICES, ZERO, beyond, "X"),), search_work=5.0)
     if beyond < 0:  # what was re-checked without it is more
@@ -212,9 +238,15 @@ UNLAWFUL: dict[str, tuple[Proof, str]] = {
     "no such node": ((Eliminate((3,)),), "no node 3"),
     "no such node, from the end": ((Eliminate((-1,)),), "no node -1"),
     "eliminated twice": ((Eliminate((0, 0)),), "Eliminate"),
-    "dominated by one that uses more": ((Dominate({0: ids(0, 1).reshape(1, 2)}),), "uses more memory at time"),
+    "dominated by one that uses more": (
+        (Dominate({0: ids(0, 1).reshape(1, 2)}),),
+        "uses more memory at time",
+    ),
     "dominated by itself": ((Dominate({1: ids(1, 1).reshape(1, 2)}),), "gone or none"),
-    "dominated by itself, from the end": ((Dominate({1: ids(2, -1).reshape(1, 2)}),), "gone or none"),
+    "dominated by itself, from the end": (
+        (Dominate({1: ids(2, -1).reshape(1, 2)}),),
+        "gone or none",
+    ),
     "dominated in a circle": ((Dominate({1: ids(1, 2, 2, 1).reshape(2, 2)}),), "gone or none"),
     "negative price": ((Price(Prices(ids(1), np.array([-0.25]))),), "prices"),
     "price of no limit": ((Unlimit(), Price(DEAR)), "prices"),
@@ -226,10 +258,16 @@ UNLAWFUL: dict[str, tuple[Proof, str]] = {
         (Pass(replace(GOOD, to=((np.array([1, -1, 0]) * 1e308,) * 2, GOOD.to[1]))),),
         "too large",
     ),
-    "infinite messages": ((Pass(replace(GOOD, to=((np.array([INF, 0, 0]), np.zeros(3)), GOOD.to[1]))),), "too large"),
+    "infinite messages": (
+        (Pass(replace(GOOD, to=((np.array([INF, 0, 0]), np.zeros(3)), GOOD.to[1]))),),
+        "too large",
+    ),
     "overflow of what fits": ((Overflow({0: ids(1, 2)}),), "keeps within the limit"),
     "overflow of no limit": ((Unlimit(), Overflow({0: ids(0, 2)})), "not there"),
-    "cases that leave one out": ((Cases(0, ((ids(0), ()), (ids(2), ()))),), r"strategies \[1\] are in no case"),
+    "cases that leave one out": (
+        (Cases(0, ((ids(0), ()), (ids(2), ()))),),
+        r"strategies \[1\] are in no case",
+    ),
     "no cases": ((Cases(0, ()),), "in no case"),
     "an unlawful step in a case": (
         (Cases(0, ((ids(0, 1, 2), (Overflow({0: ids(1, 2)}),)),)),),
@@ -248,11 +286,22 @@ def test_an_unlawful_step_is_refused(name: str) -> None:
 
 
 HARMLESS: dict[str, Proof] = {
-    "dominated by a dearer one": (Unlimit(), Dominate({1: ids(1, 2).reshape(1, 2)}), Eliminate((0, 1, 2))),
-    "the best exceeds nothing": (Exceed({0: ids(1)}, NO_PRICES, GOOD), Unlimit(), Eliminate((0, 1, 2))),
+    "dominated by a dearer one": (
+        Unlimit(),
+        Dominate({1: ids(1, 2).reshape(1, 2)}),
+        Eliminate((0, 1, 2)),
+    ),
+    "the best exceeds nothing": (
+        Exceed({0: ids(1)}, NO_PRICES, GOOD),
+        Unlimit(),
+        Eliminate((0, 1, 2)),
+    ),
     "no strategy left": (Exceed({0: ids()}, NO_PRICES, GOOD), Unlimit(), Eliminate((0, 1, 2))),
     "wild messages": (Pass(replace(GOOD, to=((np.full(3, 1e30), np.full(3, -1e30)), GOOD.to[1]))),),
-    "wild prices": (Price(Prices(ids(0, 1, 2), np.array([1e30, 1e30, 1e30]))), Eliminate((0, 1, 2))),
+    "wild prices": (
+        Price(Prices(ids(0, 1, 2), np.array([1e30, 1e30, 1e30]))),
+        Eliminate((0, 1, 2)),
+    ),
     "wild messages after an elimination": (
         Exceed({0: ids(1)}, DEAR, replace(LEFT, to=((np.full(3, 1e30), np.full(3, -1e30)),)), (2,)),
         Eliminate((0, 1, 2)),
@@ -310,9 +359,16 @@ def tampered(step: Step) -> list[Step]:
     """The step with numbers changed such that it proves less, or something wrong."""
     match step:
         case Price(prices):
-            return [Price(replace(prices, values=-prices.values)), Price(replace(prices, values=9 * prices.values))]
+            return [
+                Price(replace(prices, values=-prices.values)),
+                Price(replace(prices, values=9 * prices.values)),
+            ]
         case Pass(messages):
-            return [Pass(replace(messages, to=tuple((a + np.arange(len(a)), b) for a, b in messages.to)))]
+            return [
+                Pass(
+                    replace(messages, to=tuple((a + np.arange(len(a)), b) for a, b in messages.to))
+                )
+            ]
         case Eliminate(nodes):
             return [Eliminate(nodes[1:]), Eliminate((*nodes[1:], nodes[-1]))]
         case Follow(followers):
@@ -380,13 +436,24 @@ TRUSTED = {
 
 @pytest.mark.parametrize("name", sorted(TRUSTED - {"problem.problem"}))
 def test_the_check_shares_no_code_with_the_search(name: str) -> None:
-    path = Path(__file__).parents[2].joinpath("autopar", "solve", *name.split(".")).with_suffix(".py")
-    imported = {node.module for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)}
-    ours = {module.removeprefix("autopar.solve.") for module in imported if module and module.startswith("autopar")}
+    path = (
+        Path(__file__).parents[2].joinpath("autopar", "solve", *name.split(".")).with_suffix(".py")
+    )
+    imported = {
+        node.module
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom)
+    }
+    ours = {
+        module.removeprefix("autopar.solve.")
+        for module in imported
+        if module and module.startswith("autopar")
+    }
     assert ours - {"autopar.errors"} <= TRUSTED
 
 
-LATER = np.array([(s, 0) for s in range(2, 6)], dtype=np.intp)  # a strategy that goes, and what is said to replace it
+# a strategy that goes, and what is said to replace it
+LATER = np.array([(s, 0) for s in range(2, 6)], dtype=np.intp)
 
 
 @pytest.mark.parametrize(
@@ -396,14 +463,19 @@ LATER = np.array([(s, 0) for s in range(2, 6)], dtype=np.intp)  # a strategy tha
             "presolve.dead_end_elimination._undominated",
             lambda _possible, cost, _: (np.arange(len(cost)) < 2, LATER[: len(cost[2:])]),
         ),
-        ("presolve.variable_elimination.least_to_two", lambda cost, a, b: (cost + a[:, None] + b).max(axis=2)),
+        (
+            "presolve.variable_elimination.least_to_two",
+            lambda cost, a, b: (cost + a[:, None] + b).max(axis=2),
+        ),
         (
             "presolve.functional_edges._Contraction.taken",
             lambda _self, cost, index, by_row: cost[index[::-1]] if by_row else cost[:, index],
         ),
     ],
 )
-def test_a_bug_of_the_search_is_seen(monkeypatch: pytest.MonkeyPatch, place: str, planted: object) -> None:
+def test_a_bug_of_the_search_is_seen(
+    monkeypatch: pytest.MonkeyPatch, place: str, planted: object
+) -> None:
     """Wrong dominance, elimination or contraction: the answer is worse than what is said of it."""
     ties = tuple(Edge(v, v + 40, np.where(np.eye(6, dtype=bool), 0.0, np.inf)) for v in range(40))
     free = chain_with_skips(40, 6, 40, 4)
@@ -413,7 +485,8 @@ def test_a_bug_of_the_search_is_seen(monkeypatch: pytest.MonkeyPatch, place: str
     verify(problem, best, search_work=5.0)
     monkeypatch.setattr(f"autopar.solve.{place}", planted)
     options = SolveOptions() if "least" in place else CORE
-    wrong = solve(problem, options=options.without(FIXING))  # which would prove this before dominance is asked
+    # which would prove this before dominance is asked
+    wrong = solve(problem, options=options.without(FIXING))
     assert wrong.lower_bound > best.objective * (1 + 1e-6)
     with pytest.raises(InvalidSolution):
         verify(problem, wrong)

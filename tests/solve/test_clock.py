@@ -37,7 +37,9 @@ def looks(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("path", PATHS)
 @settings(max_examples=150, deadline=None)
 @given(problem=problems(), seconds=st.integers(0, 80))
-def test_wherever_the_time_is_up_what_is_said_is_true(path: str, problem: Problem, seconds: int) -> None:
+def test_wherever_the_time_is_up_what_is_said_is_true(
+    path: str, problem: Problem, seconds: int
+) -> None:
     """Bounds are bounds with a witness, choices fit; without a limit on memory there always is one."""
     best = optimum(problem)
     with pytest.MonkeyPatch.context() as patch:
@@ -58,7 +60,9 @@ def test_wherever_in_the_core_the_time_is_up(
     limit: float | None, seconds: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As above, where reductions and elimination do not solve all at once."""
-    options = SolveOptions(max_table_entries=9, max_sweeps=12, anneal_passes=5, time_limit_s=float(seconds))
+    options = SolveOptions(
+        max_table_entries=9, max_sweeps=12, anneal_passes=5, time_limit_s=float(seconds)
+    )
     problem = tangled(seconds % 5, limit=limit)
     with monkeypatch.context() as patch:
         looks(patch)
@@ -73,7 +77,9 @@ def test_wherever_in_the_core_the_time_is_up(
 
 @settings(max_examples=60, deadline=None)
 @given(problem=problems(limited=False), seconds=st.integers(0, 60))
-def test_what_stands_when_the_time_is_up_is_right_or_nothing(problem: Problem, seconds: int) -> None:
+def test_what_stands_when_the_time_is_up_is_right_or_nothing(
+    problem: Problem, seconds: int
+) -> None:
     best = optimum(problem)
     try:
         with pytest.MonkeyPatch.context() as patch:
@@ -89,7 +95,9 @@ def test_what_stands_when_the_time_is_up_is_right_or_nothing(problem: Problem, s
         assert solution.objective == pytest.approx(best, rel=1e-9, abs=1e-12)
 
 
-@pytest.mark.parametrize("limit", [None, *(pytest.param(n, marks=pytest.mark.slow) for n in (402.0, 900.0))])
+@pytest.mark.parametrize(
+    "limit", [None, *(pytest.param(n, marks=pytest.mark.slow) for n in (402.0, 900.0))]
+)
 def test_a_limit_on_time_holds(limit: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """By a clock that counts what this process works, so that others do not matter; without it six times that.
 
@@ -99,7 +107,10 @@ def test_a_limit_on_time_holds(limit: float | None, monkeypatch: pytest.MonkeyPa
     problem = replace(drawn, usage_limit=limit) if limit else tangled(1, nodes=120, strategies=20)
     few = SolveOptions(max_table_entries=4, anneal_passes=30, region_steps=120, max_sweeps=20)
     solve(replace(chain_with_skips(24, 4, 6, 1, memory=True), usage_limit=60.0), options=few)
-    solve(tangled(1, nodes=30, strategies=20), options=replace(few, cp_sat_work=0.2, branch_entries=100_000))
+    solve(
+        tangled(1, nodes=30, strategies=20),
+        options=replace(few, cp_sat_work=0.2, branch_entries=100_000),
+    )
     Single(Dual(problem, memory_rows(problem))).settled(10, lambda: True, lambda _: None)
     monkeypatch.setattr(stop, "monotonic", process_time)
     gc.collect()
@@ -118,7 +129,9 @@ def test_an_interruption_ends_annealing(monkeypatch: pytest.MonkeyPatch) -> None
     """Ctrl-C reaches the main thread, which waits; those that anneal are told, and it goes on after their end."""
     begun, ended = Event(), list[bool]()
 
-    def endless(_flat: Any, _prices: Any, _schedule: Any, wanted: Callable[[float], bool]) -> tuple[None, float]:
+    def endless(
+        _flat: Any, _prices: Any, _schedule: Any, wanted: Callable[[float], bool]
+    ) -> tuple[None, float]:
         begun.set()
         latest = monotonic() + 2.0
         while (goes_on := wanted(np.inf)) and monotonic() < latest:

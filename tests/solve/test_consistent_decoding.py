@@ -50,8 +50,12 @@ def looking_back(nodes: int = 6, strategies: int = 4) -> Problem:
 
 
 @settings(max_examples=300, deadline=None)
-@given(problems(limited=False, max_nodes=7, max_strategies=4).map(with_finite_nodes), st.integers(0, 3))
-def test_it_is_the_plain_choice_where_that_is_allowed_and_else_an_allowed_one(problem: Problem, sweeps: int) -> None:
+@given(
+    problems(limited=False, max_nodes=7, max_strategies=4).map(with_finite_nodes), st.integers(0, 3)
+)
+def test_it_is_the_plain_choice_where_that_is_allowed_and_else_an_allowed_one(
+    problem: Problem, sweeps: int
+) -> None:
     dual = dual_of(problem, sweeps)
     plain, found = dual.decode().tolist(), dual.decode_allowed()
     if np.isfinite(cost_of(problem, plain)):
@@ -75,9 +79,17 @@ def test_what_a_strategy_forbids_further_on_is_not_taken() -> None:
 
 def test_what_leaves_a_node_nothing_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three nodes have to differ, and the last two may take two strategies only: the first has to take the other."""
-    monkeypatch.setattr("autopar.solve.trws.dual.sweep_order", lambda problem: np.arange(len(problem.counts)))
+    monkeypatch.setattr(
+        "autopar.solve.trws.dual.sweep_order", lambda problem: np.arange(len(problem.counts))
+    )
     differ, few = np.where(np.eye(3, dtype=bool), np.inf, 0.0), np.array([[np.inf, 0.0, 0.0]])
-    edges = (Edge(0, 1, differ), Edge(0, 2, differ), Edge(1, 2, differ), Edge(3, 1, few), Edge(3, 2, few))
+    edges = (
+        Edge(0, 1, differ),
+        Edge(0, 2, differ),
+        Edge(1, 2, differ),
+        Edge(3, 1, few),
+        Edge(3, 2, few),
+    )
     for costs in permutations((0.0, 1.0, 2.0)):
         problem = Problem((np.array(costs), np.zeros(3), np.zeros(3), np.zeros(1)), edges)
         found = dual_of(problem, 0).decode_allowed()
@@ -85,7 +97,9 @@ def test_what_leaves_a_node_nothing_is_taken_back(monkeypatch: pytest.MonkeyPatc
         assert np.isfinite(objective(problem, found.tolist()))
 
 
-def test_a_curve_meets_choices_where_plain_decoding_meets_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_curve_meets_choices_where_plain_decoding_meets_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """On a problem of which reductions leave all, before messages say what is forbidden further on."""
     problem = looking_back()
     monkeypatch.setattr(curve, "reduce_cheaply", lambda problem, options: unchanged(problem))

@@ -19,8 +19,12 @@ from tests.solve.oracle import cost_of, optimum, peak_of
 WAYS = {
     "default": SolveOptions(),
     "windows above messages": SolveOptions(max_table_entries=9, max_sweeps=12),
-    "rounds": SolveOptions(max_table_entries=1, max_sweeps=12, max_cp_sat_entries=1, anneal_passes=30),
-    "rounds without annealing": SolveOptions(max_table_entries=1, max_sweeps=4, max_cp_sat_entries=1, anneal_passes=0),
+    "rounds": SolveOptions(
+        max_table_entries=1, max_sweeps=12, max_cp_sat_entries=1, anneal_passes=30
+    ),
+    "rounds without annealing": SolveOptions(
+        max_table_entries=1, max_sweeps=4, max_cp_sat_entries=1, anneal_passes=0
+    ),
     "CP-SAT": SolveOptions(max_table_entries=1, max_sweeps=2, anneal_passes=0),
 }
 LIMITS = [None, 0.15, 0.35, 0.6]
@@ -80,7 +84,9 @@ def test_a_cutoff_leaves_what_is_cheaper(way: str, limit: float | None) -> None:
 
 
 @pytest.mark.parametrize("limit", LIMITS)
-def test_what_is_said_of_wide_problems_is_true(limit: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_said_of_wide_problems_is_true(
+    limit: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Their messages and prices move together soon, and what is close is swept: all small ones taken to be wide."""
     calls: Counter[str] = Counter()
 
@@ -124,7 +130,9 @@ FIXING = "fixing.fixed_point"
 """Where it is on, it proves what is left for what follows."""
 
 
-def cheaper_than(below: float, problem: Problem, options: SolveOptions) -> Solution | NothingCheaper:
+def cheaper_than(
+    below: float, problem: Problem, options: SolveOptions
+) -> Solution | NothingCheaper:
     try:
         return solve(problem, options=options, below=below)
     except NothingCheaper as nothing:
@@ -175,7 +183,9 @@ def test_these_ways_are_taken(
     assert all(calls[name] >= 3 for name in functions), calls
 
 
-@pytest.mark.parametrize(("way", "then"), [("rounds", "in_rounds"), ("rounds", "_narrowed"), ("CP-SAT", "finish")])
+@pytest.mark.parametrize(
+    ("way", "then"), [("rounds", "in_rounds"), ("rounds", "_narrowed"), ("CP-SAT", "finish")]
+)
 def test_what_was_found_before_an_interruption_is_the_answer(
     way: str, then: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

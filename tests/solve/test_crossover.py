@@ -29,14 +29,18 @@ FEW_SWEEPS = SolveOptions(max_sweeps=10)
 
 def drawn_choices(problem: Problem, seed: int, number: int = 3) -> list[Ints]:
     rng = np.random.default_rng(seed)
-    return [np.array([rng.integers(n) for n in problem.counts], dtype=np.intp) for _ in range(number)]
+    return [
+        np.array([rng.integers(n) for n in problem.counts], dtype=np.intp) for _ in range(number)
+    ]
 
 
 def limited(side: int, seed: int, limit: float) -> Problem:
     """A grid whose strategies take bytes all the time, the cheap ones the most."""
     whole, rng = grid(side, 4, seed), np.random.default_rng(seed)
     costs = tuple(np.sort(rng.random(4)) for _ in whole.node_costs)
-    usages = tuple(Usage(v, 0, 1, np.array([4.0, 3.0, 2.0, 0.0]) + rng.random(4)) for v in range(len(costs)))
+    usages = tuple(
+        Usage(v, 0, 1, np.array([4.0, 3.0, 2.0, 0.0]) + rng.random(4)) for v in range(len(costs))
+    )
     return Problem(costs, whole.edges, usages, limit * len(costs))
 
 
@@ -81,17 +85,26 @@ def test_prices_that_glide_tell_too(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = limited(5, 1, 2.0)
     ascent = Ascent(problem, SolveOptions())
     monkeypatch.setattr("autopar.solve.trws.ascent._SWEEPS_ALONE", 0)
-    monkeypatch.setattr(Ascent, "_sweeps", lambda self, *_, **__: (Answer(None, np.inf, -np.inf), ()))
+    monkeypatch.setattr(
+        Ascent, "_sweeps", lambda self, *_, **__: (Answer(None, np.inf, -np.inf), ())
+    )
     ascent.price(np.full(ascent.rows.count, 0.2))
     swept, prices = Dual.sweep, list[float]()
-    monkeypatch.setattr(Dual, "sweep", lambda self: prices.append(float(self.prices.sum())) or swept(self))
+    monkeypatch.setattr(
+        Dual, "sweep", lambda self: prices.append(float(self.prices.sum())) or swept(self)
+    )
     _, certificate = ascent.settle(np.inf, Best(problem, None, None))
-    assert prices == pytest.approx([share * certificate.prices.sum() for share in (0.9, 1.1) for _ in range(3)])
+    assert prices == pytest.approx(
+        [share * certificate.prices.sum() for share in (0.9, 1.1) for _ in range(3)]
+    )
     assert len(ascent.met) >= 9
     assert certificate.prices.any()
     decoded = [tuple(choice.tolist()) for choice in ascent.met]
     assert len(set(decoded[-6:])) > 1  # at prices below and above the last
-    used = [sum(float(use.size_bytes[choice[use.node]]) for use in problem.usages) for choice in decoded[-6:]]
+    used = [
+        sum(float(use.size_bytes[choice[use.node]]) for use in problem.usages)
+        for choice in decoded[-6:]
+    ]
     assert min(used[:3]) > min(used[3:])  # what is dearer is used less
 
 
@@ -100,7 +113,9 @@ def test_prices_glide_from_none(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = limited(5, 1, 2.0)
     free = Ascent(replace(problem, usages=(), usage_limit=None), SolveOptions())
     least = free.sweeps(np.inf, Best(problem, None, None))[1].bound
-    monkeypatch.setattr(Ascent, "_sweeps", lambda self, *_, **__: (Answer(None, np.inf, -np.inf), ()))
+    monkeypatch.setattr(
+        Ascent, "_sweeps", lambda self, *_, **__: (Answer(None, np.inf, -np.inf), ())
+    )
     _, certificate = Ascent(problem, SolveOptions()).settle(np.inf, Best(problem, None, None))
     assert certificate.prices.any()
     assert certificate.bound > least
@@ -112,20 +127,27 @@ def test_annealing_makes_choices_of_what_was_met(problem: Problem, seed: int) ->
     """That keep the limit, none cheaper than the best of all that can be made; where one fits, one is found."""
     met = drawn_choices(problem, seed)
     made = [c for c in choices(problem) if all(c[v] in {m[v] for m in met} for v in range(len(c)))]
-    within = [c for c in made if problem.usage_limit is None or peak(problem, c) <= problem.usage_limit]
+    within = [
+        c for c in made if problem.usage_limit is None or peak(problem, c) <= problem.usage_limit
+    ]
     certificate = Ascent(problem, FEW_SWEEPS).sweeps(np.inf, Best(problem, None, None))[1]
     found = annealed(certificate, met, FEW_SWEEPS, Best(problem, None, None))
     assert found.bound == -np.inf  # that of a mixture bounds nothing else
     if found.choice is not None:
         assert found.choice in within
-        assert found.objective == pytest.approx(cost_of(problem, found.choice), rel=1e-12, abs=1e-12)
+        assert found.objective == pytest.approx(
+            cost_of(problem, found.choice), rel=1e-12, abs=1e-12
+        )
 
 
 def test_annealing_finds_about_the_best_of_few() -> None:
     problem = limited(3, 2, 2.0)
     met, best = drawn_choices(problem, 1, 4), np.inf
     for choice in choices(problem):
-        if all(choice[v] in {m[v] for m in met} for v in range(9)) and peak(problem, choice) <= 18.0:
+        if (
+            all(choice[v] in {m[v] for m in met} for v in range(9))
+            and peak(problem, choice) <= 18.0
+        ):
             best = min(best, cost_of(problem, choice))
     certificate = Ascent(problem, SolveOptions()).sweeps(np.inf, Best(problem, None, None))[1]
     found = annealed(certificate, met, SolveOptions(), Best(problem, None, None))
@@ -150,13 +172,17 @@ def test_strategies_of_little_excess_better_a_choice(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("is_wide", [True, False])
-def test_of_wide_problems_only_what_is_near_is_annealed(is_wide: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_wide_problems_only_what_is_near_is_annealed(
+    is_wide: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     problem, asked = limited(4, 2, 2.0), list[str]()
     near, whole = closing.annealed_near, Ascent.anneal
     monkeypatch.setattr(stage, "is_narrow", lambda _: not is_wide)
     monkeypatch.setattr(closing, "annealed_near", lambda *args: asked.append("near") or near(*args))
     monkeypatch.setattr(Ascent, "anneal", lambda *args: asked.append("whole") or whole(*args))
-    options = SolveOptions(max_table_entries=1, max_rounds=0, max_cp_sat_entries=1, gap_tolerance=1e-9)
+    options = SolveOptions(
+        max_table_entries=1, max_rounds=0, max_cp_sat_entries=1, gap_tolerance=1e-9
+    )
     found = solve(problem, options=options)
     assert asked == ["near" if is_wide else "whole"]
     assert peak(problem, found.choice) <= 32.0

@@ -7,7 +7,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autopar.solve import Edge, Infeasible, NothingCheaper, Problem, Progress, Solution, SolveOptions, Usage, solve
+from autopar.solve import (
+    Edge,
+    Infeasible,
+    NothingCheaper,
+    Problem,
+    Progress,
+    Solution,
+    SolveOptions,
+    Usage,
+    solve,
+)
 from autopar.solve.pipeline.rounds import by_messages
 from autopar.solve.problem.incumbent import Best
 from tests.solve.draw import chain_with_skips, problems
@@ -24,7 +34,9 @@ PATHS = {
 @pytest.mark.parametrize("path", PATHS)
 @settings(max_examples=80, deadline=None)
 @given(problem=problems(), share=st.sampled_from([0.5, 0.9, 1.0, 1.0 + 1e-6, 1.1, 3.0]))
-def test_a_cutoff_leaves_what_is_cheaper_and_nothing_else(path: str, problem: Problem, share: float) -> None:
+def test_a_cutoff_leaves_what_is_cheaper_and_nothing_else(
+    path: str, problem: Problem, share: float
+) -> None:
     best = optimum(problem)
     below = share * best if np.isfinite(best) else 1.0
     found = outcome(problem, PATHS[path], below)
@@ -43,7 +55,9 @@ def test_a_cutoff_leaves_what_is_cheaper_and_nothing_else(path: str, problem: Pr
         assert optimum(problem, slack=-1e-9) >= below * (1 - 1e-6) - 1e-12
 
 
-def outcome(problem: Problem, options: SolveOptions, below: float) -> Solution | Infeasible | NothingCheaper:
+def outcome(
+    problem: Problem, options: SolveOptions, below: float
+) -> Solution | Infeasible | NothingCheaper:
     """The solution, or the reason why there is none."""
     try:
         return solve(problem, options=options, below=below)
@@ -120,7 +134,9 @@ def test_a_limited_training_step_of_equal_layers_is_nearly_closed_by_mixtures() 
     layers = 8
     costs = (np.array([1.0, 1.5]),) * layers
     switch = np.array([[0.0, 0.01], [0.01, 0.0]])
-    edges = tuple(Edge(min(v, u), max(v, u), switch) for v in range(layers) for u in [(v + 1) % layers])
+    edges = tuple(
+        Edge(min(v, u), max(v, u), switch) for v in range(layers) for u in [(v + 1) % layers]
+    )
     usages = tuple(Usage(v, 0, 1, np.array([4.0, 1.0])) for v in range(layers))
     problem = Problem(costs, edges, usages, 21.0)
     watch = Best(problem, None, None)

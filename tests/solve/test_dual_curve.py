@@ -91,7 +91,9 @@ def test_a_bound_of_one_limit_proves_nothing_of_a_looser_one() -> None:
     bounded = curve.bounded(curve.solved(met), tight)
     verify(replace(problem, usage_limit=tight), bounded)
     with pytest.raises(ValueError, match="its witness proves"):
-        verify(replace(problem, usage_limit=3 * tight), replace(bounded, lower_bound=bounded.objective))
+        verify(
+            replace(problem, usage_limit=3 * tight), replace(bounded, lower_bound=bounded.objective)
+        )
 
 
 def test_a_curve_that_is_not_wanted_is_what_the_first_sweeps_gave() -> None:
@@ -106,7 +108,9 @@ def test_a_curve_that_is_not_wanted_is_what_the_first_sweeps_gave() -> None:
 def test_the_same_problem_has_the_same_curve() -> None:
     problem = replace(chain_with_skips(40, 4, 4, 1, memory=True), usage_limit=0.0)
     curves = [curve_of(problem), curve_of(problem)]
-    first, second = ([(met.whole, met.cost) for met in curve.choices()] for curve in curves if curve is not None)
+    first, second = (
+        [(met.whole, met.cost) for met in curve.choices()] for curve in curves if curve is not None
+    )
     assert first == second
 
 
@@ -123,11 +127,17 @@ def test_nothing_kept_is_undercut_and_whatever_went_is(drawn: list[tuple[int, in
     for used, cost in drawn:
         pareto.meet(met_of(used, cost))
     kept = [(met.peak, met.cost) for met in pareto.by_peak()]
-    truth = {(p, c) for p, c in drawn if not any(q <= p and d <= c and (q, d) != (p, c) for q, d in drawn)}
+    truth = {
+        (p, c)
+        for p, c in drawn
+        if not any(q <= p and d <= c and (q, d) != (p, c) for q, d in drawn)
+    }
     assert kept == sorted(truth)
     for limit in range(7):
         best = pareto.best(limit)
-        assert (best.cost if best else None) == min((c for p, c in drawn if p <= limit), default=None)
+        assert (best.cost if best else None) == min(
+            (c for p, c in drawn if p <= limit), default=None
+        )
 
 
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=20))
@@ -137,7 +147,11 @@ def test_what_is_met_is_what_no_other_undercuts(drawn: list[tuple[int, int]]) ->
         wanted = pareto.wants(float(cost), float(used))
         assert wanted == (not any(met.peak <= used and met.cost <= cost for met in pareto.met))
         pareto.meet(met_of(float(used), float(cost)))
-    best = {(p, c) for p, c in drawn if not any((q, d) != (p, c) and q <= p and d <= c for q, d in drawn)}
+    best = {
+        (p, c)
+        for p, c in drawn
+        if not any((q, d) != (p, c) and q <= p and d <= c for q, d in drawn)
+    }
     assert [(met.peak, met.cost) for met in pareto.by_peak()] == sorted(best)
     for limit in range(-1, 8):
         found, within = pareto.best(float(limit)), [cost for peak, cost in drawn if peak <= limit]
@@ -169,7 +183,9 @@ def test_a_splice_costs_what_its_choice_costs(problem: Problem, data: st.DataObj
     costs = spliced_costs(flat, a, b)
     assert len(costs) == len(counts) + 1
     for cut, cost in enumerate(costs.tolist()):
-        assert cost == pytest.approx(cost_of(flat, flat.cost, np.concatenate([a[:cut], b[cut:]])), abs=1e-9)
+        assert cost == pytest.approx(
+            cost_of(flat, flat.cost, np.concatenate([a[:cut], b[cut:]])), abs=1e-9
+        )
 
 
 def two_halves(nodes: int = 8) -> Problem:
@@ -178,12 +194,16 @@ def two_halves(nodes: int = 8) -> Problem:
     costs = tuple(np.array([1.0, 3.0] if v < half else [3.0, 1.0]) for v in range(nodes))
     costs = (*costs[:-1], np.array([3.0, 0.5]))
     edges = tuple(Edge(v, v + 1, 0.1 * (1 - np.eye(2))) for v in range(nodes - 1))
-    return Problem(costs, edges, tuple(Usage(v, 0, 1, np.array([1.0, 1.25])) for v in range(nodes)), 0.0)
+    return Problem(
+        costs, edges, tuple(Usage(v, 0, 1, np.array([1.0, 1.25])) for v in range(nodes)), 0.0
+    )
 
 
 def blend_of_ends(problem: Problem, pareto: Pareto) -> PathRelinking:
     """It has met the choice of strategy 0 everywhere, and that of 1."""
-    blend = PathRelinking(unchanged(problem), [np.ones(2, dtype=np.bool_)] * len(problem.counts), OPTIONS, pareto)
+    blend = PathRelinking(
+        unchanged(problem), [np.ones(2, dtype=np.bool_)] * len(problem.counts), OPTIONS, pareto
+    )
     for strategy in (0, 1):
         blend._meet(np.full(len(blend.reduction.problem.counts), strategy, dtype=np.intp))
     return blend
@@ -200,7 +220,9 @@ def test_splices_are_met_where_they_undercut_what_was_met() -> None:
     assert (first.peak, first.cost) == pytest.approx((8.0, 16.0))
     assert (second.peak, second.cost) == pytest.approx((9.0, 7.6))
     assert second.whole == (0, 0, 0, 0, 1, 1, 1, 1)
-    assert (peak(problem, second.whole), objective(problem, second.whole)) == pytest.approx((9.0, 7.6))
+    assert (peak(problem, second.whole), objective(problem, second.whole)) == pytest.approx(
+        (9.0, 7.6)
+    )
 
 
 def test_splices_that_are_not_wanted_are_not_made() -> None:

@@ -22,7 +22,10 @@ _ROUNDING = 1e-9
 
 
 def is_finite(problem: Problem) -> bool:
-    return all(np.isfinite(cost).all() for cost in (*problem.node_costs, *(edge.cost for edge in problem.edges)))
+    return all(
+        np.isfinite(cost).all()
+        for cost in (*problem.node_costs, *(edge.cost for edge in problem.edges))
+    )
 
 
 @settings(max_examples=150, deadline=None)

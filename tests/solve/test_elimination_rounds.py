@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 
 import autopar.solve.presolve.batched_elimination as chains_module
 from autopar.solve import Problem
-from autopar.solve.presolve.batched_elimination import NOWHERE, Chains, Eliminated, chains_of, chosen, eliminated
+from autopar.solve.presolve.batched_elimination import (
+    NOWHERE,
+    Chains,
+    Eliminated,
+    chains_of,
+    chosen,
+    eliminated,
+)
 from autopar.solve.presolve.folding import joined
 from autopar.solve.problem.hash_consing import Kinds
 from autopar.solve.problem.problem import objective
@@ -69,7 +76,10 @@ def test_rounds_are_of_nodes_apart_that_have_few_neighbours(problem: Problem, mo
                 near[u] = (near[u] | near[v]) - {u, v}
             gone.add(v)
     assert set(chains.nodes.tolist()) == set(range(len(near))) - gone
-    assert all(len(near[v]) > 2 or np.prod([problem.counts[u] for u in near[v]]) > most for v in chains.nodes.tolist())
+    assert all(
+        len(near[v]) > 2 or np.prod([problem.counts[u] for u in near[v]]) > most
+        for v in chains.nodes.tolist()
+    )
 
 
 def test_equal_layers_share_their_tables() -> None:
@@ -103,14 +113,18 @@ def test_followers_and_one_sided_edges_are_joined_at_no_loss(problem: Problem) -
     best = cheapest(left)
     expected = optimum(problem)
     assert objective(left, best) == pytest.approx(expected, rel=1e-9, abs=1e-12)
-    assert objective(problem, whole.lift(np.array(best))) == pytest.approx(expected, rel=1e-9, abs=1e-12)
+    assert objective(problem, whole.lift(np.array(best))) == pytest.approx(
+        expected, rel=1e-9, abs=1e-12
+    )
 
 
 def test_a_planted_bug_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Matrices that lie the other way up are seen."""
     columns = chains_module._columns
     monkeypatch.setattr(
-        chains_module, "_columns", lambda *args: tuple(c * 0 if n == 2 else c for n, c in enumerate(columns(*args)))
+        chains_module,
+        "_columns",
+        lambda *args: tuple(c * 0 if n == 2 else c for n, c in enumerate(columns(*args))),
     )
     problem = chain_with_skips(8, 3, 8, 1)
     chains, kinds, found = done(problem)

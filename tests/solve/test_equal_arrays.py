@@ -29,7 +29,9 @@ def test_numbers_are_those_of_comparing_all_with_all(drawn: list[tuple[int, int,
     assert sorted(set(numbers)) == list(range(len(same.arrays)))
 
 
-def test_arrays_are_read_whole_only_where_samples_are_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arrays_are_read_whole_only_where_samples_are_alike(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     read, digest = list[int](), getattr(hash_consing, "_digest")  # noqa: B009
 
     def reading(array: Floats) -> bytes:
@@ -59,9 +61,17 @@ def test_what_a_copy_learns_the_first_does_not() -> None:
 def test_thin_matrices_are_the_same_where_their_entries_are() -> None:
     entries, rows, columns = np.arange(12.0).reshape(3, 4), np.arange(90) % 3, np.arange(80) % 4
     turned = Thin(entries[::-1], 2 - rows, columns)
-    twice = Thin(np.vstack([entries, entries]), np.where(np.arange(90) < 45, rows, rows + 3), columns)
+    twice = Thin(
+        np.vstack([entries, entries]), np.where(np.arange(90) < 45, rows, rows + 3), columns
+    )
     other = entries.copy()
     other[2, 3] = 12
     same = HashConsing()
-    found = [Thin(entries, rows, columns), turned, twice, Thin(other, rows, columns), Thin(entries, rows, 3 - columns)]
+    found = [
+        Thin(entries, rows, columns),
+        turned,
+        twice,
+        Thin(other, rows, columns),
+        Thin(entries, rows, 3 - columns),
+    ]
     assert [same.number(matrix) for matrix in found] == [0, 0, 0, 1, 2]

@@ -57,7 +57,9 @@ def slowly(cost: Floats) -> list[int]:
     return [known.index(row.tobytes()) for row in cost]
 
 
-matrices = st.builds(repeated, st.integers(0, 999), st.integers(1, 40), st.integers(1, 40), st.integers(1, 12))
+matrices = st.builds(
+    repeated, st.integers(0, 999), st.integers(1, 40), st.integers(1, 40), st.integers(1, 12)
+)
 
 
 @settings(deadline=None)
@@ -65,7 +67,9 @@ matrices = st.builds(repeated, st.integers(0, 999), st.integers(1, 40), st.integ
 def test_a_thin_matrix_says_the_same_and_repeats_nothing(cost: Floats):
     found = thinned(cost)
     rows, columns = found.rows, found.columns
-    assert found.entries[rows[:, None], columns].tobytes() == whole(found).tobytes() == cost.tobytes()
+    assert (
+        found.entries[rows[:, None], columns].tobytes() == whole(found).tobytes() == cost.tobytes()
+    )
     if cost.size >= 256:
         assert rows.tolist() == slowly(cost)
         assert columns.tolist() == slowly(np.ascontiguousarray(cost.T))
@@ -83,11 +87,18 @@ def test_rows_are_numbered_as_they_come_first(cost: Floats):
 
 def entries_of(cost) -> list[tuple[Floats, Floats, Floats]]:
     """Each way up: the matrix as kernels read it by entry, by row, and as it is."""
-    problem = Problem((np.zeros(cost.shape[0]), np.zeros(cost.shape[1])), (Edge(0, 1, cost),), (), None)
+    problem = Problem(
+        (np.zeros(cost.shape[0]), np.zeros(cost.shape[1])), (Edge(0, 1, cost),), (), None
+    )
     flat = flatten(problem, memory_rows(problem))
     found = []
     for arc, matrix in zip(flat.arcs[0], (whole(cost).T, whole(cost)), strict=True):
-        one = np.array([[entry(flat, arc, s, t) for t in range(matrix.shape[1])] for s in range(matrix.shape[0])])
+        one = np.array(
+            [
+                [entry(flat, arc, s, t) for t in range(matrix.shape[1])]
+                for s in range(matrix.shape[0])
+            ]
+        )
         rows = np.zeros(matrix.shape)
         for s in range(len(rows)):
             add_row(flat, arc, s, rows[s])
@@ -150,7 +161,9 @@ def test_what_is_done_with_thin_matrices_is_what_is_done_with_whole_ones(cost: F
     assert finite_in(matrix).tolist() == np.isfinite(cost).tolist()
     assert finite_entries(matrix) == finite_entries(cost) == np.isfinite(cost).sum()
     one, two = in_order(matrix), in_order(spread(rng, cost))
-    assert [a.tobytes() for a in (one.entries, one.rows)] == [a.tobytes() for a in (two.entries, two.rows)]
+    assert [a.tobytes() for a in (one.entries, one.rows)] == [
+        a.tobytes() for a in (two.entries, two.rows)
+    ]
     assert one.rows.tolist() == slowly(cost)
     assert one.columns.tolist() == two.columns.tolist() == slowly(np.ascontiguousarray(cost.T))
 
@@ -165,7 +178,9 @@ def assert_in_order(matrix) -> None:
 def test_columns_that_are_taken_out_of_order_stay_apart():
     """Of three columns the first and the last are equal; the last two are as many as there are strategies then."""
     cost = np.array([[1.0, 5.0, 1.0]] * 4)
-    matrix = taken(Thin(cost[:1, :2], np.zeros(4, dtype=np.intp), np.array([0, 1, 0])), None, np.array([1, 2]))
+    matrix = taken(
+        Thin(cost[:1, :2], np.zeros(4, dtype=np.intp), np.array([0, 1, 0])), None, np.array([1, 2])
+    )
     for one, rows, expected in entries_of(matrix):
         assert one.tolist() == rows.tolist() == expected.tolist()
     problem = Problem((np.zeros(4), np.array([0.0, 10.0])), (Edge(0, 1, matrix),), (), None)
@@ -180,10 +195,14 @@ def repeating(problem: Problem, rng: np.random.Generator) -> tuple[Problem, Prob
     wholes = [edge.cost[index[edge.u]][:, index[edge.v]] for edge in problem.edges]
     thins = [thinned_by(edge.cost, index[edge.u], index[edge.v]) for edge in problem.edges]
     costs = tuple(cost[ids] for cost, ids in zip(problem.node_costs, index, strict=True))
-    usages = tuple(replace(use, size_bytes=use.size_bytes[index[use.node]]) for use in problem.usages)
+    usages = tuple(
+        replace(use, size_bytes=use.size_bytes[index[use.node]]) for use in problem.usages
+    )
 
     def of(found: list) -> Problem:
-        edges = tuple(replace(edge, matrix=matrix) for edge, matrix in zip(problem.edges, found, strict=True))
+        edges = tuple(
+            replace(edge, matrix=matrix) for edge, matrix in zip(problem.edges, found, strict=True)
+        )
         return Problem(costs, edges, usages, problem.usage_limit)
 
     return of(wholes), of(thins)
@@ -207,16 +226,24 @@ def left_of(step, problem: Problem) -> tuple | None:
 
 
 @pytest.mark.parametrize("step", REDUCTIONS, ids=NAMES)
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(problem=problems(), seed=st.integers(0, 999))
-def test_reductions_leave_of_thin_matrices_what_they_leave_of_whole_ones(step, problem: Problem, seed: int):
+def test_reductions_leave_of_thin_matrices_what_they_leave_of_whole_ones(
+    step, problem: Problem, seed: int
+):
     plain, thin = repeating(problem, np.random.default_rng(seed))
     assert left_of(step, thin) == left_of(step, plain)
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(problem=problems(), seed=st.integers(0, 999), share=st.floats(0, 1))
-def test_a_window_leaves_of_thin_matrices_what_it_leaves_of_whole_ones(problem: Problem, seed: int, share: float):
+def test_a_window_leaves_of_thin_matrices_what_it_leaves_of_whole_ones(
+    problem: Problem, seed: int, share: float
+):
     def barred_of(problem: Problem):
         problem = drop_forbidden(problem).then(merge_parallel).problem
         dual = Dual(problem, memory_rows(problem))
@@ -228,7 +255,9 @@ def test_a_window_leaves_of_thin_matrices_what_it_leaves_of_whole_ones(problem: 
     assert left_of(barred_of, thin) == left_of(barred_of, plain)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(problem=problems(), seed=st.integers(0, 999))
 def test_thin_problems_have_the_solutions_of_whole_ones(problem: Problem, seed: int):
     plain, thin = repeating(problem, np.random.default_rng(seed))

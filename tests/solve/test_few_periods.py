@@ -23,29 +23,59 @@ from tests.solve.draw import chain_with_skips
 from tests.solve.oracle import optimum
 
 BY_MESSAGES = SolveOptions(max_table_entries=1, max_elimination_work=1.0)
-NAMES = ("in", "out", "loss", "grad in", "grad out", "weight", "grad weight", "mean", "square", "new")
-INNER = [("in", "out"), ("grad out", "grad in"), ("in", "weight"), ("weight", "grad in"), ("out", "loss")]
-INNER += [("loss", "grad out"), ("in", "grad weight"), ("grad out", "grad weight"), ("grad weight", "mean")]
+NAMES = (
+    "in",
+    "out",
+    "loss",
+    "grad in",
+    "grad out",
+    "weight",
+    "grad weight",
+    "mean",
+    "square",
+    "new",
+)
+INNER = [
+    ("in", "out"),
+    ("grad out", "grad in"),
+    ("in", "weight"),
+    ("weight", "grad in"),
+    ("out", "loss"),
+]
+INNER += [
+    ("loss", "grad out"),
+    ("in", "grad weight"),
+    ("grad out", "grad weight"),
+    ("grad weight", "mean"),
+]
 INNER += [("grad weight", "square"), ("mean", "new"), ("square", "new"), ("new", "weight")]
 
 
-def step(layers: int, *, untold: tuple[str, ...] = (), hub: bool = False, odd: int | None = None) -> Problem:
+def step(
+    layers: int, *, untold: tuple[str, ...] = (), hub: bool = False, odd: int | None = None
+) -> Problem:
     """A training step in outline: all forward, then all backward from the last layer on, then all updates.
 
     Nothing is told of the nodes `untold`; one layer may have an edge more; all may meet one hub.
     """
     rng = np.random.default_rng(0)
     costs = {name: rng.random(3) for name in NAMES}
-    matrices = {pair: rng.random((3, 3)) for pair in [*INNER, ("out", "in"), ("grad in", "grad out")]}
+    matrices = {
+        pair: rng.random((3, 3)) for pair in [*INNER, ("out", "in"), ("grad in", "grad out")]
+    }
     order = [(name, n) for n in range(layers) for name in ("in", "out")]
-    order += [(name, n) for n in reversed(range(layers)) for name in ("loss", "grad out", "grad in")]
+    order += [
+        (name, n) for n in reversed(range(layers)) for name in ("loss", "grad out", "grad in")
+    ]
     order += [(name, n) for n in range(layers) for name in NAMES[5:]]
     at = {node: v for v, node in enumerate(order)}
 
     edges = [Edge(at[a, n], at[b, n], matrices[a, b]) for n in range(layers) for a, b in INNER]
     for low, high in itertools.pairwise(range(layers)):
         edges.append(Edge(at["out", low], at["in", high], matrices["out", "in"]))
-        edges.append(Edge(at["grad in", high], at["grad out", low], matrices["grad in", "grad out"]))
+        edges.append(
+            Edge(at["grad in", high], at["grad out", low], matrices["grad in", "grad out"])
+        )
     if odd is not None:
         edges.append(Edge(at["in", odd], at["square", odd], rng.random((3, 3))))
     end, to_hub = len(order), rng.random((4, 3))
@@ -68,8 +98,18 @@ def repeating(draw: st.DrawFn, most_blocks: int = 12) -> Problem:
 
     counts = rng.integers(2, 4, nodes).tolist()
     costs, edges, own = [drawn(2)], list[Edge](), [drawn(count) for count in counts]
-    inner = [(i, j, drawn(counts[i], counts[j])) for i in range(nodes) for j in range(i) if rng.random() < 0.8]
-    outer = [(i, j, drawn(counts[i], counts[j])) for i in range(nodes) for j in range(nodes) if rng.random() < 0.6]
+    inner = [
+        (i, j, drawn(counts[i], counts[j]))
+        for i in range(nodes)
+        for j in range(i)
+        if rng.random() < 0.8
+    ]
+    outer = [
+        (i, j, drawn(counts[i], counts[j]))
+        for i in range(nodes)
+        for j in range(nodes)
+        if rng.random() < 0.6
+    ]
     to_hub, at = drawn(counts[0], 2), [1 + nodes * block for block in range(blocks)]
     for first in at:
         costs += [cost + drawn(len(cost)) if costs_differ else cost for cost in own]
@@ -102,8 +142,12 @@ def check_alike(problem: Problem, short: Shortened, *, same_costs: bool = True) 
 
 
 @pytest.mark.parametrize("hub", [False, True])
-@pytest.mark.parametrize("untold", [(), ("mean", "new"), ("weight", "grad weight", "mean", "square", "new")])
-def test_layers_are_found_where_the_backward_pass_winds_back(untold: tuple[str, ...], hub: bool) -> None:
+@pytest.mark.parametrize(
+    "untold", [(), ("mean", "new"), ("weight", "grad weight", "mean", "square", "new")]
+)
+def test_layers_are_found_where_the_backward_pass_winds_back(
+    untold: tuple[str, ...], hub: bool
+) -> None:
     """Whether the update of parameters is told or not; what is left does not grow with the layers."""
     shorter, problem = (step(layers, untold=untold, hub=hub) for layers in (20, 40))
     few, many = short_of(shorter), short_of(problem)
@@ -128,7 +172,9 @@ def test_as_many_layers_more_stay_as_are_asked_for() -> None:
 
 
 @settings(max_examples=150, deadline=None)
-@given(problem=repeating(most_blocks=30), seed=st.integers(0, 1000), more=st.sampled_from((0, 3, 9)))
+@given(
+    problem=repeating(most_blocks=30), seed=st.integers(0, 1000), more=st.sampled_from((0, 3, 9))
+)
 def test_the_whole_is_made_of_what_is_left(problem: Problem, seed: int, more: int) -> None:
     whole = with_layers(problem)
     short, dual = shortened(whole, more), Dual(whole, memory_rows(whole))
@@ -137,9 +183,13 @@ def test_the_whole_is_made_of_what_is_left(problem: Problem, seed: int, more: in
     small, rng = short.problem, np.random.default_rng(seed)
     assert len(small.counts) < len(problem.counts)
     check_alike(problem, short, same_costs=False)
-    sent = [(rng.random(small.counts[edge.u]), rng.random(small.counts[edge.v])) for edge in small.edges]
+    sent = [
+        (rng.random(small.counts[edge.u]), rng.random(small.counts[edge.v])) for edge in small.edges
+    ]
     likes: list[int] = short.edges.tolist()
-    for (to_u, to_v), like in zip(per_edge(dual.flat, short.messages(dual.flat, sent)), likes, strict=True):
+    for (to_u, to_v), like in zip(
+        per_edge(dual.flat, short.messages(dual.flat, sent)), likes, strict=True
+    ):
         assert np.array_equal(to_u, sent[like][0])
         assert np.array_equal(to_v, sent[like][1])
     choice = short.choice(tuple(int(rng.integers(n)) for n in small.counts))
@@ -163,7 +213,12 @@ def test_beginning_at_tiled_messages_gives_bounds_and_choices(problem: Problem) 
 def test_annealing_few_of_the_layers_gives_choices_of_all(problem: Problem) -> None:
     """Where a gap is let be that tiling does not reach: compared with the optimum by elimination; again the same."""
     options = replace(
-        BY_MESSAGES, max_cp_sat_entries=0, gap_tolerance=1e-9, anneal_passes=10, region_steps=20, max_rounds=0
+        BY_MESSAGES,
+        max_cp_sat_entries=0,
+        gap_tolerance=1e-9,
+        anneal_passes=10,
+        region_steps=20,
+        max_rounds=0,
     )
     found, best = solve(problem, options=options), solve(problem)
     verify(problem, found)

@@ -31,7 +31,9 @@ def excess(problem: Problem, used: np.ndarray) -> float:
 @settings(max_examples=100, deadline=None)
 @given(problem=problems(limited=True))
 def test_a_first_choice_keeps_the_limit(problem: Problem) -> None:
-    if not memory_rows(problem).count or not all(np.isfinite(cost).all() for cost in problem.node_costs):
+    if not memory_rows(problem).count or not all(
+        np.isfinite(cost).all() for cost in problem.node_costs
+    ):
         return
     assert problem.usage_limit is not None
     dual = dual_of(problem)
@@ -52,7 +54,10 @@ def test_a_choice_within_the_limit_that_takes_a_forbidden_entry_is_none() -> Non
     edges = tuple(Edge(u, v, differ) for u, v in ((0, 1), (0, 2), (1, 2)))
     usages = tuple(Usage(v, 0, 1, np.array([1.0, 2.0])) for v in range(3))
     problem = Problem((np.zeros(2),) * 3, edges, usages, 5.0)
-    assert first_choice(dual_of(problem), SolveOptions(anneal_passes=5), Best(problem, None, None)) is None
+    assert (
+        first_choice(dual_of(problem), SolveOptions(anneal_passes=5), Best(problem, None, None))
+        is None
+    )
 
 
 @pytest.mark.parametrize("share", [0.0, 0.05, 0.5])
@@ -60,7 +65,10 @@ def test_a_choice_within_the_limit_that_takes_a_forbidden_entry_is_none() -> Non
 def test_there_is_one_within_a_limit_that_just_fits(share: float, seed: int) -> None:
     """At the least use of all, too: there each node takes the least bytes where it counts."""
     whole = chain_with_skips(200, 6, 200, seed, memory=True)
-    least, most = least_use(whole), peak(whole, tuple(int(cost.argmin()) for cost in whole.node_costs))
+    least, most = (
+        least_use(whole),
+        peak(whole, tuple(int(cost.argmin()) for cost in whole.node_costs)),
+    )
     problem = replace(whole, usage_limit=least + share * max(0.0, most - least))
     assert problem.usage_limit is not None
     choice = first_choice(dual_of(problem), SolveOptions(), Best(problem, None, None))
@@ -76,7 +84,10 @@ def test_relief_takes_excess_away_and_pays_no_more_than_it_may() -> None:
     choice = np.array([int(problem.node_costs[v].argmin()) for v in order], dtype=np.intp)
     moments = [excess(problem, dual.used(choice[dual.rank]))]
     for dearest in (0.0, 1e-6, 1e-3, np.inf):
-        used, cost = dual.used(choice[dual.rank]), objective(problem, tuple(choice[dual.rank].tolist()))
+        used, cost = (
+            dual.used(choice[dual.rank]),
+            objective(problem, tuple(choice[dual.rank].tolist())),
+        )
         relieve(flat, dearest, choice, used)
         assert used == pytest.approx(dual.used(choice[dual.rank]))
         moments.append(excess(problem, used))
@@ -89,8 +100,14 @@ def test_relief_takes_excess_away_and_pays_no_more_than_it_may() -> None:
 def test_it_is_told_before_any_bound() -> None:
     whole = chain_with_skips(200, 6, 200, 1, memory=True)
     moments: list[Progress] = []
-    options = SolveOptions(max_table_entries=1, max_rounds=0, max_cp_sat_entries=1, branch_entries=0)
-    solve(replace(whole, usage_limit=1.1 * least_use(whole)), options=options, on_progress=moments.append)
+    options = SolveOptions(
+        max_table_entries=1, max_rounds=0, max_cp_sat_entries=1, branch_entries=0
+    )
+    solve(
+        replace(whole, usage_limit=1.1 * least_use(whole)),
+        options=options,
+        on_progress=moments.append,
+    )
     assert moments[0].objective < np.inf
     assert moments[0].bound == -np.inf
     assert moments[0].choice is not None

@@ -11,7 +11,16 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from autopar.solve import Edge, Infeasible, InvalidSolution, Problem, SolveOptions, proven, solve, verify
+from autopar.solve import (
+    Edge,
+    Infeasible,
+    InvalidSolution,
+    Problem,
+    SolveOptions,
+    proven,
+    solve,
+    verify,
+)
 from autopar.solve.certificate.proof import Bar, Eliminate, Prices, Unlimit
 from autopar.solve.elimination.bucket_elimination import minimise_exactly, plan_elimination
 from autopar.solve.fixing import fixed_point as fixed_point_module
@@ -57,13 +66,17 @@ def _grid(side: int, strategies: int, seed: int) -> Problem:
 
 @settings(max_examples=80, deadline=None)
 @given(problem=problems(max_nodes=5), price=st.floats(0, 0.5), window=st.floats(0, 3))
-def test_what_goes_is_in_no_choice_within_the_window(problem: Problem, price: float, window: float) -> None:
+def test_what_goes_is_in_no_choice_within_the_window(
+    problem: Problem, price: float, window: float
+) -> None:
     certificate = _certified(problem, price)
     if certificate is None:
         return
     problem, most = certificate.problem, certificate.bound + window
     limit = np.inf if problem.usage_limit is None else problem.usage_limit
-    wanted = {c for c in choices(problem) if cost_of(problem, c) <= most and peak_of(problem, c) <= limit}
+    wanted = {
+        c for c in choices(problem) if cost_of(problem, c) <= most and peak_of(problem, c) <= limit
+    }
     try:
         reduction = pairs_fixed(certificate, window)
     except Infeasible as error:
@@ -82,7 +95,10 @@ def test_what_goes_is_in_no_choice_within_the_window(problem: Problem, price: fl
             assert cost == pytest.approx(cost_of(problem, choice), rel=1e-9, abs=1e-9)
             assert peak == pytest.approx(peak_of(problem, choice), rel=1e-9)
     order = tuple(range(len(small.node_costs)))
-    best, found = optimum(replace(problem, usage_limit=None)), proven(problem, (*reduction.steps, Eliminate(order)))
+    best, found = (
+        optimum(replace(problem, usage_limit=None)),
+        proven(problem, (*reduction.steps, Eliminate(order))),
+    )
     assert found.bound <= optimum(problem) * (1 + 1e-9) + 1e-9
     assert found.bound >= min(best, most) - 1e-9
 
@@ -101,7 +117,9 @@ BOTH_WAYS = Problem(
 @settings(max_examples=80, deadline=None)
 @given(problem=problems(), price=st.floats(0, 0.5), seed=st.integers(0, 1000))
 @example(problem=BOTH_WAYS, price=0.0, seed=3)
-def test_whatever_pairs_go_no_more_is_proven_than_is_true(problem: Problem, price: float, seed: int) -> None:
+def test_whatever_pairs_go_no_more_is_proven_than_is_true(
+    problem: Problem, price: float, seed: int
+) -> None:
     rng, rows = np.random.default_rng(seed), memory_rows(problem)
     shapes = {(e.u, e.v): e.cost.shape for e in problem.edges}
     pairs = {ends: np.packbits(rng.random(shape) < 0.4) for ends, shape in shapes.items()}
@@ -121,7 +139,9 @@ def test_a_window_of_few_pairs_up_to_a_known_cost_is_squeezed_at_once(
     certificate, watch = _certified(problem), Best(problem, None, None)
     assert certificate is not None
     cutoff = best if is_best_known else best * 1.01
-    monkeypatch.setattr(fixed_point_module, "sampled", lambda *_: pytest.fail("all pairs were looked at"))
+    monkeypatch.setattr(
+        fixed_point_module, "sampled", lambda *_: pytest.fail("all pairs were looked at")
+    )
     found = fixed_in_windows(certificate, cutoff, SolveOptions(), watch)
     assert found.bound == pytest.approx(best, rel=1e-9)
     assert is_best_known or found.choice == choice
@@ -140,7 +160,10 @@ def test_a_window_is_solved_or_proven_empty(seed: int) -> None:
     certificate = _certified(problem)
     assert certificate is not None
     for share in (0.5, 0.999999, 1.000001, 1.3):
-        upper, watch = certificate.bound + share * (best - certificate.bound), Best(problem, None, None)
+        upper, watch = (
+            certificate.bound + share * (best - certificate.bound),
+            Best(problem, None, None),
+        )
         found = fixed_in_window(certificate, upper, NARROW, watch)
         assert found.bound <= min(best, upper) + 1e-9
         assert watch.bound == pytest.approx(found.bound, rel=1e-9)
@@ -156,7 +179,9 @@ def test_a_window_is_solved_or_proven_empty(seed: int) -> None:
 def _different() -> Problem:
     """Nodes that are to differ: messages prove little."""
     different = np.eye(4) + 0.01 * np.random.default_rng(0).random((4, 4))
-    return Problem((np.zeros(4),) * 6, tuple(Edge(u, v, different) for v in range(6) for u in range(v)))
+    return Problem(
+        (np.zeros(4),) * 6, tuple(Edge(u, v, different) for v in range(6) for u in range(v))
+    )
 
 
 def test_it_says_where_it_stops(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,8 +191,14 @@ def test_it_says_where_it_stops(monkeypatch: pytest.MonkeyPatch) -> None:
     certificate = _certified(problem)
     assert certificate is not None
     watch = Best(problem, None, None)
-    found = fixed_in_window(certificate, certificate.bound + 100.0, SolveOptions(max_table_entries=1), watch)
-    assert certificate.bound <= found.bound < minimise_exactly(problem, plan_elimination(problem))[1] - 1e-6
+    found = fixed_in_window(
+        certificate, certificate.bound + 100.0, SolveOptions(max_table_entries=1), watch
+    )
+    assert (
+        certificate.bound
+        <= found.bound
+        < minimise_exactly(problem, plan_elimination(problem))[1] - 1e-6
+    )
     assert watch.bound == found.bound
 
 
@@ -199,7 +230,9 @@ def test_where_few_pairs_are_left_all_cycles_are_untied(monkeypatch: pytest.Monk
     best, options = solve(problem).objective, SolveOptions(max_table_entries=1)
     monkeypatch.setattr(fixed_point_module, "has_few_pairs", lambda _: True)
     monkeypatch.setattr(
-        fixed_point_module, "frustrated_cycles", lambda *_: pytest.fail("frustrated cycles were looked for")
+        fixed_point_module,
+        "frustrated_cycles",
+        lambda *_: pytest.fail("frustrated cycles were looked for"),
     )
     watch = Best(problem, None, None)
     found = fixed_in_window(certificate, best + 0.1, options, watch)
@@ -207,7 +240,9 @@ def test_where_few_pairs_are_left_all_cycles_are_untied(monkeypatch: pytest.Monk
     assert proven(problem, watch.proof).bound == pytest.approx(best)
 
 
-def test_windows_grow_where_the_choice_that_is_known_is_a_poor_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_windows_grow_where_the_choice_that_is_known_is_a_poor_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A window up to its cost leaves too much; narrow ones find a good choice, which is then proven."""
     problem, tried = _grid(6, 8, 1), list[float]()
     best = solve(problem).objective
@@ -217,7 +252,11 @@ def test_windows_grow_where_the_choice_that_is_known_is_a_poor_one(monkeypatch: 
 
     def open_at_first(*args: Any, **kwargs: Any) -> Answer:
         tried.append(args[1])
-        return Answer(None, np.inf, certificate.bound) if len(tried) == 1 else fixed_in_window(*args, **kwargs)
+        return (
+            Answer(None, np.inf, certificate.bound)
+            if len(tried) == 1
+            else fixed_in_window(*args, **kwargs)
+        )
 
     monkeypatch.setattr(fixed_point_module, "fixed_in_window", open_at_first)
     monkeypatch.setattr(fixed_point_module, "_LEAST_SHARE", 0.003)
@@ -238,7 +277,9 @@ def test_the_window_that_leaves_so_many_pairs(pairs: int) -> None:
         assert window == np.inf
         return
     left = pairs_fixed(certificate, window).problem
-    assert 0.6 * pairs <= sum(int(np.isfinite(edge.cost).sum()) for edge in left.edges) <= pairs + 30
+    assert (
+        0.6 * pairs <= sum(int(np.isfinite(edge.cost).sum()) for edge in left.edges) <= pairs + 30
+    )
 
 
 @settings(max_examples=80, deadline=None)

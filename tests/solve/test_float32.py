@@ -34,14 +34,22 @@ def test_no_bound_exceeds_the_optimum(problem: Problem) -> None:
         ascent = Ascent(problem, OPTIONS, rough=True)
         assert ascent._begins_singly()
         found, certificate = ascent.sweeps(np.inf, Best(problem, None, None))
-    assert certificate.bound <= best + 1e-9 * (1 + abs(best)) <= found.objective + 2e-9 * (1 + abs(best))
-    again = proven(problem, certificate.proof()).bound  # of parallel edges it adds up the entries first
+    assert (
+        certificate.bound
+        <= best + 1e-9 * (1 + abs(best))
+        <= found.objective + 2e-9 * (1 + abs(best))
+    )
+    again = proven(
+        problem, certificate.proof()
+    ).bound  # of parallel edges it adds up the entries first
     assert certificate.bound - 1e-9 * (1 + abs(best)) <= again <= best + 1e-9 * (1 + abs(best))
 
 
 @settings(max_examples=20, deadline=None)
 @given(problems(limited=False).filter(is_finite), st.integers(0, 99))
-def test_whatever_messages_it_finds_only_what_they_prove_is_said(problem: Problem, seed: int) -> None:
+def test_whatever_messages_it_finds_only_what_they_prove_is_said(
+    problem: Problem, seed: int
+) -> None:
     """A planted fault: messages are noise."""
     noise = np.random.default_rng(seed).standard_normal
 
@@ -52,7 +60,9 @@ def test_whatever_messages_it_finds_only_what_they_prove_is_said(problem: Proble
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(single, "_LARGE", 0)
         patch.setattr(Single, "settled", settled)
-        _, certificate = Ascent(problem, OPTIONS, rough=True).sweeps(np.inf, Best(problem, None, None))
+        _, certificate = Ascent(problem, OPTIONS, rough=True).sweeps(
+            np.inf, Best(problem, None, None)
+        )
     assert certificate.bound <= best + 1e-9 * (1 + abs(best))
 
 
@@ -129,9 +139,13 @@ def test_what_is_single_changes_nothing_in_double() -> None:
 
 def test_problems_that_share_a_pool_are_swept_as_if_they_did_not() -> None:
     one = grid(5, 20, 0)
-    two = Problem(one.node_costs[:20], tuple(edge for edge in one.edges if max(edge.u, edge.v) < 20))
+    two = Problem(
+        one.node_costs[:20], tuple(edge for edge in one.edges if max(edge.u, edge.v) < 20)
+    )
     pool = Pool()
-    shared = [Dual(problem, memory_rows(problem), pool=pool) for problem in (one, two, grid(4, 30, 1))]
+    shared = [
+        Dual(problem, memory_rows(problem), pool=pool) for problem in (one, two, grid(4, 30, 1))
+    ]
     assert len(shared[1].flat.pool) == len(shared[0].flat.pool)  # nothing is there twice
     for dual in shared:
         alone = Dual(dual.problem, dual.rows)

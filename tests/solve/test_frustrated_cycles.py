@@ -26,7 +26,9 @@ def _swept(problem: Problem) -> Certificate:
 
 def _of(nodes: int, edges: dict[tuple[int, int], bool]) -> Problem:
     """Nodes of two strategies, which have to be equal (True) or different along edges."""
-    costs = tuple(Edge(u, v, EQUAL if same else EQUAL[::-1].copy()) for (u, v), same in edges.items())
+    costs = tuple(
+        Edge(u, v, EQUAL if same else EQUAL[::-1].copy()) for (u, v), same in edges.items()
+    )
     return Problem((np.zeros(2),) * nodes, costs)
 
 
@@ -34,8 +36,13 @@ def _fits(edges: dict[tuple[int, int], bool], nodes: frozenset[int]) -> bool:
     """Whether the nodes can take strategies that are equal and different as they have to be: all are tried."""
     inside = {ends: same for ends, same in edges.items() if nodes.issuperset(ends)}
     order = sorted(nodes)
-    choices = (dict(zip(order, choice, strict=True)) for choice in product(range(2), repeat=len(order)))
-    return any(all((choice[u] == choice[v]) == same for (u, v), same in inside.items()) for choice in choices)
+    choices = (
+        dict(zip(order, choice, strict=True)) for choice in product(range(2), repeat=len(order))
+    )
+    return any(
+        all((choice[u] == choice[v]) == same for (u, v), same in inside.items())
+        for choice in choices
+    )
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -56,7 +63,10 @@ def test_knots_do_not_fit_and_without_any_node_they_do(seed: int) -> None:
 
 def test_looking_for_knots_ends_with_the_time() -> None:
     """Wherever it is up, what was found until then is a cycle. A second passes at every look at the clock."""
-    rings = [{(v, v + 1): True for v in range(first, first + 7)} | {(first, first + 7): False} for first in (0, 8)]
+    rings = [
+        {(v, v + 1): True for v in range(first, first + 7)} | {(first, first + 7): False}
+        for first in (0, 8)
+    ]
     edges = rings[0] | rings[1]
     certificate, found = _swept(_of(16, edges)), list[int]()
     for seconds in range(0, 400, 5):

@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 
 from autopar.solve.problem.hash_consing import NONE, Kinds, ascending, distinct, is_among, present
 
-ROWS = st.lists(st.tuples(st.integers(-1, 3), st.integers(0, 5), st.integers(0, 1 << 40)), max_size=30)
+ROWS = st.lists(
+    st.tuples(st.integers(-1, 3), st.integers(0, 5), st.integers(0, 1 << 40)), max_size=30
+)
 
 
 @given(ROWS)
@@ -28,10 +30,20 @@ def test_wide_columns_do_not_overflow() -> None:
 
 
 @settings(max_examples=100)
-@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 3)), max_size=40), st.lists(st.booleans(), min_size=5))
-def test_what_is_added_is_the_sum_of_the_arrays(parts: list[tuple[int, int]], given_: list[bool]) -> None:
+@given(
+    st.lists(st.tuples(st.integers(0, 4), st.integers(0, 3)), max_size=40),
+    st.lists(st.booleans(), min_size=5),
+)
+def test_what_is_added_is_the_sum_of_the_arrays(
+    parts: list[tuple[int, int]], given_: list[bool]
+) -> None:
     """Onto totals that are there or not, at places that repeat."""
-    arrays = [np.array([1.0, 2.0]), np.array([0.5, np.inf]), np.array([0.0, 0.0]), np.array([1.0, 2.0])]
+    arrays = [
+        np.array([1.0, 2.0]),
+        np.array([0.5, np.inf]),
+        np.array([0.0, 0.0]),
+        np.array([1.0, 2.0]),
+    ]
     kinds = Kinds()
     own = kinds.of(arrays)
     assert own[0] == own[3]

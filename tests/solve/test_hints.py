@@ -56,13 +56,20 @@ def test_a_choice_is_a_hint_unless_cheaper_ones_are_asked_for(
 ) -> None:
     problem, certificate, best = solved
     watch = Best(problem, None)
-    known = Bracket(Answer(best.choice, best.objective, -np.inf), certificate.bound, share * best.objective, watch)
+    known = Bracket(
+        Answer(best.choice, best.objective, -np.inf),
+        certificate.bound,
+        share * best.objective,
+        watch,
+    )
     rounds._finished(certificate, OPTIONS, known)
     assert hinted
     assert all(was == is_hinted for was in hinted)
 
 
-def test_a_margin_in_every_row_has_no_hint(solved: tuple[Problem, Certificate, Solution], hinted: list[bool]) -> None:
+def test_a_margin_in_every_row_has_no_hint(
+    solved: tuple[Problem, Certificate, Solution], hinted: list[bool]
+) -> None:
     """The known choice may use a row to the last byte."""
     problem, certificate, best = solved
     limit = best.peak

@@ -27,7 +27,9 @@ def stood(problem: Problem) -> Standing:
 
 
 def with_costs(problem: Problem, costs: dict[int, np.ndarray]) -> Problem:
-    return replace(problem, node_costs=tuple(costs.get(v, cost) for v, cost in enumerate(problem.node_costs)))
+    return replace(
+        problem, node_costs=tuple(costs.get(v, cost) for v, cost in enumerate(problem.node_costs))
+    )
 
 
 def assert_optimal(base: Standing, problem: Problem) -> None:
@@ -50,7 +52,11 @@ def test_after_any_change_against_all_choices(problem: Problem, data: st.DataObj
     for _ in range(2):
         costs: dict[int, np.ndarray] = {}
         for v in data.draw(st.sets(st.integers(0, len(problem.counts) - 1), max_size=3)):
-            mask = np.array(data.draw(st.lists(st.booleans(), min_size=problem.counts[v], max_size=problem.counts[v])))
+            mask = np.array(
+                data.draw(
+                    st.lists(st.booleans(), min_size=problem.counts[v], max_size=problem.counts[v])
+                )
+            )
             shift = float(data.draw(st.integers(0, 3)))
             costs[v] = np.where(mask, problem.node_costs[v] + shift, np.inf)
         assert_optimal(base, with_costs(problem, costs))
@@ -65,7 +71,11 @@ def test_repeated_layers_against_the_solver(seed: int) -> None:
         mask[base.choice[v]] = False
         changed = with_costs(problem, {v: np.where(mask, problem.node_costs[v], np.inf)})
         found = base.solve(changed)
-        assert found.objective == found.lower_bound == pytest.approx(solve(changed).objective, rel=1e-9)
+        assert (
+            found.objective
+            == found.lower_bound
+            == pytest.approx(solve(changed).objective, rel=1e-9)
+        )
         assert found.choice[v] != base.choice[v]
 
 
@@ -141,14 +151,20 @@ def test_what_elimination_leaves_is_solved_by_messages(seed: int) -> None:
         found = base.solve(changed)
         if found is not None:
             proven += 1
-            assert found.objective == found.lower_bound == pytest.approx(solve(changed).objective, rel=1e-9)
+            assert (
+                found.objective
+                == found.lower_bound
+                == pytest.approx(solve(changed).objective, rel=1e-9)
+            )
             assert found.choice[v] != same.choice[v]
     assert proven >= 5
 
 
 @settings(max_examples=150, deadline=None)
 @given(problems(limited=False), st.integers(1, 9), st.data())
-def test_whatever_is_left_to_messages_answers_are_right(problem: Problem, most: int, data: st.DataObject) -> None:
+def test_whatever_is_left_to_messages_answers_are_right(
+    problem: Problem, most: int, data: st.DataObject
+) -> None:
     """There may be none; one that is given is the optimum, and infeasible is what has no finite choice."""
     try:
         base = standing(problem, SolveOptions(max_table_entries=most))
@@ -156,7 +172,9 @@ def test_whatever_is_left_to_messages_answers_are_right(problem: Problem, most: 
         assert not np.isfinite(optimum(problem))
         return
     v = data.draw(st.integers(0, len(problem.counts) - 1))
-    mask = np.array(data.draw(st.lists(st.booleans(), min_size=problem.counts[v], max_size=problem.counts[v])))
+    mask = np.array(
+        data.draw(st.lists(st.booleans(), min_size=problem.counts[v], max_size=problem.counts[v]))
+    )
     changed = with_costs(problem, {v: np.where(mask, problem.node_costs[v] + 1.0, np.inf)})
     for other in (problem, changed) if base is not None else ():
         best = optimum(other)
@@ -165,7 +183,9 @@ def test_whatever_is_left_to_messages_answers_are_right(problem: Problem, most: 
         except Infeasible:
             assert not np.isfinite(best)
             continue
-        assert found is None or found.objective == found.lower_bound == pytest.approx(best, rel=1e-9, abs=1e-12)
+        assert found is None or found.objective == found.lower_bound == pytest.approx(
+            best, rel=1e-9, abs=1e-12
+        )
 
 
 @pytest.fixture
@@ -183,7 +203,9 @@ def swept(monkeypatch: pytest.MonkeyPatch) -> dict[int, int]:
     return found
 
 
-def test_few_of_the_equal_layers_are_swept_first(swept: dict[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_of_the_equal_layers_are_swept_first(
+    swept: dict[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Sweeps of all nodes are then as few, whatever the number of layers; nothing is lost."""
     problem = wide_problem(3, nodes=900)
     base = standing(problem, SMALL)
@@ -207,12 +229,20 @@ def cliques(seed: int, blocks: int = 300, nodes: int = 4, strategies: int = 3) -
     own = [rng.random(strategies) for _ in range(nodes)]
     first = range(0, blocks * nodes, nodes)
     edges = [Edge(at + i, at + j, cost) for at in first for i, j, cost in inner]
-    edges += [Edge(at + i, at + nodes + i, cost) for at in first[:-1] for i, cost in enumerate(outer)]
-    return Problem(tuple(own * blocks), tuple(edges), periods=np.arange(blocks * nodes, dtype=np.intp) % nodes)
+    edges += [
+        Edge(at + i, at + nodes + i, cost) for at in first[:-1] for i, cost in enumerate(outer)
+    ]
+    return Problem(
+        tuple(own * blocks), tuple(edges), periods=np.arange(blocks * nodes, dtype=np.intp) % nodes
+    )
 
 
-@pytest.mark.parametrize(("seed", "is_proven"), [(1, False), (4, False), (7, False), (3, True), (5, True), (6, True)])
-def test_all_are_swept_on_only_where_few_are_proven(seed: int, is_proven: bool, swept: dict[int, int]) -> None:
+@pytest.mark.parametrize(
+    ("seed", "is_proven"), [(1, False), (4, False), (7, False), (3, True), (5, True), (6, True)]
+)
+def test_all_are_swept_on_only_where_few_are_proven(
+    seed: int, is_proven: bool, swept: dict[int, int]
+) -> None:
     """What messages do not prove of few of the equal layers they do not prove of all: one sweep tells the bound."""
     assert (standing(cliques(seed), SMALL) is not None) == is_proven
     assert (swept[max(swept)] > 1) == is_proven
@@ -232,10 +262,14 @@ def test_sweeps_start_from_the_messages_there_were(monkeypatch: pytest.MonkeyPat
     assert base is not None
     bounds: list[float] = []
     original = Dual.sweep
-    monkeypatch.setattr(Dual, "sweep", lambda self: (bounds.append(self.state().bound), original(self))[1])
+    monkeypatch.setattr(
+        Dual, "sweep", lambda self: (bounds.append(self.state().bound), original(self))[1]
+    )
     node = int(base.joined.stay[base.chains.nodes[5]])
     changed, settled = without(problem, node, base.choice[node]), base.known.settled
-    forgetful = replace(base, known=replace(base.known, settled=replace(settled, messages=0 * settled.messages)))
+    forgetful = replace(
+        base, known=replace(base.known, settled=replace(settled, messages=0 * settled.messages))
+    )
     assert base.solve(changed) is not None
     assert forgetful.solve(changed) is not None
     assert bounds[0] >= settled.bound * (1 - 1e-12)

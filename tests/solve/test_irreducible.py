@@ -37,7 +37,9 @@ def grouped(draw: st.DrawFn) -> tuple[Problem, tuple[Requirement, ...]]:
         if len(tied) == 2:
             u, v = tied
             rows, columns = problem.counts[u], problem.counts[v]
-            edges = (Edge(u, v, np.where(np.arange(rows)[:, None] == np.arange(columns), 0.0, np.inf)),)
+            edges = (
+                Edge(u, v, np.where(np.arange(rows)[:, None] == np.arange(columns), 0.0, np.inf)),
+            )
         groups.append(Requirement(keep, edges))
     return problem, tuple(groups)
 
@@ -52,10 +54,18 @@ def is_feasible(problem: Problem, groups: tuple[Requirement, ...], subset: Subse
             for n in subset[0]
         )
         used = (
-            sum(use.size_bytes[choice[use.node]] for use in problem.usages if use.start <= t < use.stop)
+            sum(
+                use.size_bytes[choice[use.node]]
+                for use in problem.usages
+                if use.start <= t < use.stop
+            )
             for t in subset[1]
         )
-        if kept and cost_of(problem, choice) < np.inf and all(size <= problem.usage_limit for size in used):
+        if (
+            kept
+            and cost_of(problem, choice) < np.inf
+            and all(size <= problem.usage_limit for size in used)
+        ):
             return True
     return False
 
@@ -69,7 +79,10 @@ def smaller(subset: Subset, size: int) -> list[Subset]:
     """All parts of `subset` of `size` elements."""
     elements = [(True, n) for n in sorted(subset[0])] + [(False, t) for t in sorted(subset[1])]
     return [
-        (frozenset(n for is_group, n in part if is_group), frozenset(t for is_group, t in part if not is_group))
+        (
+            frozenset(n for is_group, n in part if is_group),
+            frozenset(t for is_group, t in part if not is_group),
+        )
         for part in combinations(elements, size)
     ]
 
@@ -86,15 +99,21 @@ def check(problem: Problem, groups: tuple[Requirement, ...], found: Clash | None
     assert mine[1] <= every[1]
     assert not is_feasible(problem, groups, mine)
     if found.is_minimal:
-        assert all(is_feasible(problem, groups, part) for part in (smaller(mine, size - 1) if size else ()))
+        assert all(
+            is_feasible(problem, groups, part) for part in (smaller(mine, size - 1) if size else ())
+        )
     if found.is_smallest:
         assert found.is_minimal
-        assert all(is_feasible(problem, groups, part) for k in range(size) for part in smaller(every, k))
+        assert all(
+            is_feasible(problem, groups, part) for k in range(size) for part in smaller(every, k)
+        )
 
 
 @settings(max_examples=150, deadline=None)
 @given(grouped())
-def test_a_clash_is_infeasible_minimal_and_smallest(drawn: tuple[Problem, tuple[Requirement, ...]]) -> None:
+def test_a_clash_is_infeasible_minimal_and_smallest(
+    drawn: tuple[Problem, tuple[Requirement, ...]],
+) -> None:
     """Such small problems leave nothing open: minimal and smallest are claimed always."""
     problem, groups = drawn
     found = clashing(problem, groups, OPTIONS)
@@ -106,7 +125,9 @@ def test_a_clash_is_infeasible_minimal_and_smallest(drawn: tuple[Problem, tuple[
 def test_what_sums_leave_by_rounding_is_no_use() -> None:
     """0.37 + 1.48 - 1.48 - 0.37 is not 0; one of the strategies takes nothing at time 2 nevertheless."""
     sizes = [[0.37, 0.0], [1.48, 0.0], [0.0, 0.37]]
-    usages = tuple(Usage(0, start, start + 1, np.array(sizes[n])) for n, start in enumerate((1, 0, 2)))
+    usages = tuple(
+        Usage(0, start, start + 1, np.array(sizes[n])) for n, start in enumerate((1, 0, 2))
+    )
     problem = Problem((np.zeros(2),), (), usages, 0.0)
     found = clashing(problem, (), OPTIONS)
     assert found is not None
@@ -169,7 +190,9 @@ def test_two_groups_and_a_time() -> None:
     problem = Problem((np.zeros(2),) * 3, (), uses, 6.0)
     assert clashing(problem, groups, OPTIONS) == Clash((0, 1), (2,), True, True)
     assert clashing(replace(problem, usage_limit=7.0), groups, OPTIONS) is None
-    assert clashing(replace(problem, usage_limit=2.0), groups, OPTIONS) == Clash((), (2,), True, True)
+    assert clashing(replace(problem, usage_limit=2.0), groups, OPTIONS) == Clash(
+        (), (2,), True, True
+    )
 
 
 @pytest.mark.parametrize("met", [(), ((0, 0, 0), (1, 0, 0))])
@@ -192,8 +215,15 @@ def test_of_large_problems_a_time_that_is_overfull_whatever_is_chosen_is_told_un
 
 def test_a_smaller_clash_than_the_minimal_one_is_found() -> None:
     """Three groups that contradict in a ring are minimal, but the fourth contradicts the first alone."""
-    pair = [np.array([True, True, False]), np.array([False, True, True]), np.array([True, False, True])]
-    groups = (*(Requirement({0: mask}) for mask in pair), Requirement({0: np.array([False, False, True])}))
+    pair = [
+        np.array([True, True, False]),
+        np.array([False, True, True]),
+        np.array([True, False, True]),
+    ]
+    groups = (
+        *(Requirement({0: mask}) for mask in pair),
+        Requirement({0: np.array([False, False, True])}),
+    )
     problem = Problem((np.zeros(3),), ())
     assert clashing(problem, groups, OPTIONS) == Clash((0, 3), (), True, True)
 

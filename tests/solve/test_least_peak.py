@@ -20,7 +20,9 @@ OPTIONS = SolveOptions(cp_sat_workers=1)
 
 @settings(deadline=None, max_examples=60)
 @given(problems(limited=True), st.integers(0, 30))
-def test_what_is_small_enough_will_do_and_bounds_are_below_all_peaks(problem: Problem, enough: int) -> None:
+def test_what_is_small_enough_will_do_and_bounds_are_below_all_peaks(
+    problem: Problem, enough: int
+) -> None:
     truth = oracle.least_peak(problem)
     assume(truth < np.inf)
     found = least_peak.least_peak(problem, OPTIONS, enough)

@@ -28,7 +28,9 @@ def ring(seed: int) -> Problem:
     apart = np.where((np.arange(4)[:, None] - np.arange(4)) % 2, np.inf, 0.0)
     ends = [(v, (v + step) % NODES) for v in range(NODES) for step in (1, 3)]
     edges = tuple(Edge(u, v, rng.random((4, 4)) + apart) for u, v in ends)
-    usages = tuple(Usage(v, 0, 1, np.array([4.0, 3.0, 2.0, 1.0]) + rng.random(4)) for v in range(NODES))
+    usages = tuple(
+        Usage(v, 0, 1, np.array([4.0, 3.0, 2.0, 1.0]) + rng.random(4)) for v in range(NODES)
+    )
     return Problem(tuple(np.sort(rng.random(4)) for _ in range(NODES)), edges, usages, 2.9 * NODES)
 
 
@@ -80,7 +82,9 @@ def test_of_what_was_met_what_has_no_partner_is_dropped(seed: int, bounds: list[
     certificate = Ascent(problem, SolveOptions()).sweeps(np.inf, watch)[1]
     found = annealed(certificate, met(), SolveOptions(), watch)
     assert not np.isnan(bounds).any()
-    within = [c for c in product((0, 2), repeat=NODES) if peak(problem, c) <= (problem.usage_limit or 0.0)]
+    within = [
+        c for c in product((0, 2), repeat=NODES) if peak(problem, c) <= (problem.usage_limit or 0.0)
+    ]
     assert found.choice in within
     assert found.objective <= 1.1 * min(cost_of(problem, c) for c in within)
     assert annealed(certificate, met()[2:], SolveOptions(), watch).choice is None

@@ -11,7 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autopar.solve import Edge, InvalidSolution, Problem, Solution, SolveOptions, proven, solve, verify
+from autopar.solve import (
+    Edge,
+    InvalidSolution,
+    Problem,
+    Solution,
+    SolveOptions,
+    proven,
+    solve,
+    verify,
+)
 from autopar.solve.certificate.proof import Eliminate, Join, Proof
 from autopar.solve.fixing import fixed_point
 from autopar.solve.fixing.node_merging import cycles_merged, has_few_pairs, joined
@@ -39,7 +48,9 @@ def _pairs(problem: Problem, seed: int) -> list[tuple[int, int]]:
 def _distances(count: int, strategies: int, seed: int) -> Problem:
     """Nodes that all have edges to one another: messages alone prove little, and windows alone do not end."""
     rng = np.random.default_rng(seed)
-    edges = tuple(Edge(u, v, rng.random((strategies, strategies))) for v in range(count) for u in range(v))
+    edges = tuple(
+        Edge(u, v, rng.random((strategies, strategies))) for v in range(count) for u in range(v)
+    )
     return Problem(tuple(rng.random(strategies) for _ in range(count)), edges)
 
 
@@ -61,14 +72,18 @@ def test_every_choice_that_is_allowed_is_left_as_it_was(problem: Problem, seed: 
 
 @settings(max_examples=50, deadline=None)
 @given(problem=problems(limited=True, max_nodes=5), seed=st.integers(0, 1000))
-def test_what_is_solved_after_joining_is_the_optimum_within_the_limit(problem: Problem, seed: int) -> None:
+def test_what_is_solved_after_joining_is_the_optimum_within_the_limit(
+    problem: Problem, seed: int
+) -> None:
     problem = unchanged(problem).then(merge_parallel).problem
     reduction, best = joined(problem, _pairs(problem, seed)), optimum(problem)
     if not np.isfinite(best):
         return
     found = solve(reduction.problem)
     assert found.objective == pytest.approx(best)
-    lifted = Solution(reduction.lift(found.choice), best, best, peak_of(problem, reduction.lift(found.choice)))
+    lifted = Solution(
+        reduction.lift(found.choice), best, best, peak_of(problem, reduction.lift(found.choice))
+    )
     assert cost_of(problem, lifted.choice) == pytest.approx(best)
     assert lifted.peak <= (problem.usage_limit or 0.0) * (1 + 1e-9)
     assert proven(problem, reduction.steps + (found.witness or ())).bound == pytest.approx(best)
@@ -77,7 +92,9 @@ def test_what_is_solved_after_joining_is_the_optimum_within_the_limit(problem: P
 def _ring(count: int, ends: Sequence[tuple[int, int]], forbidden: bool = False) -> Problem:
     """Nodes of as many strategies; edges between these, on which only equal ones fit if others are forbidden."""
     cost = np.where(np.eye(count, dtype=bool), 0.0, np.inf if forbidden else 1.0)
-    return Problem((np.zeros(count),) * (1 + max(v for _, v in ends)), tuple(Edge(u, v, cost) for u, v in ends))
+    return Problem(
+        (np.zeros(count),) * (1 + max(v for _, v in ends)), tuple(Edge(u, v, cost) for u, v in ends)
+    )
 
 
 def test_untied_knots_have_no_cycle_and_the_rest_is_as_it_was() -> None:
@@ -116,7 +133,9 @@ def test_too_many_pairs_are_not_joined() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_windows_that_do_not_end_alone_end_with_it(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_windows_that_do_not_end_alone_end_with_it(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     problem = _distances(7, 5, seed)
     solution = solve(problem, options=TABLES)
     assert (solution.gap, solution.objective) == (0.0, pytest.approx(solve(problem).objective))
@@ -148,7 +167,9 @@ def test_a_pair_that_is_left_out_is_seen() -> None:
         ((0, 1, [0, 2], [0, 0]), "out of bounds"),
     ],
 )
-def test_what_is_no_pair_is_refused(pair: tuple[int, int, list[int], list[int]], message: str) -> None:
+def test_what_is_no_pair_is_refused(
+    pair: tuple[int, int, list[int], list[int]], message: str
+) -> None:
     problem = _distances(3, 2, 0)
     u, v, s, t = pair
     step = Join(((u, v, np.array(s, dtype=np.intp), np.array(t, dtype=np.intp)),))

@@ -28,15 +28,39 @@ VIOLATIONS: dict[str, tuple[Callable[[], Problem], str]] = {
     "a cost of -inf": (lambda: ring(first=np.array([-np.inf, 0.0])), "node 0: costs must be"),
     "no strategies": (lambda: ring(first=np.zeros(0)), "node 0: costs must be"),
     "an edge to itself": (lambda: ring(Edge(3, 3, MATRIX)), "edge from node 3 to itself"),
-    "another node's shape": (lambda: ring(first=np.zeros(3)), r"edge \(0, 1\): matrix \(2, 2\), nodes want \(3, 2\)"),
-    "the other way up": (lambda: ring(Edge(3, 5, np.zeros((2, 1)))), r"edge \(3, 5\): matrix \(2, 1\), nodes want"),
-    "no matrix": (lambda: ring(Edge(3, 5, np.zeros(4))), r"edge \(3, 5\): matrix \(4,\), nodes want \(2, 2\)"),
-    "an entry of NaN": (lambda: ring(Edge(3, 5, np.array([[0.0, np.nan], [1.0, 0.0]]))), "NaN or -inf"),
-    "an entry of -inf": (lambda: ring(Edge(3, 5, np.array([[0.0, -np.inf], [1.0, 0.0]]))), "NaN or -inf"),
-    "bytes of another shape": (lambda: ring(usages=(Usage(4, 0, 1, np.zeros(3)),)), "usage of node 4: shape"),
+    "another node's shape": (
+        lambda: ring(first=np.zeros(3)),
+        r"edge \(0, 1\): matrix \(2, 2\), nodes want \(3, 2\)",
+    ),
+    "the other way up": (
+        lambda: ring(Edge(3, 5, np.zeros((2, 1)))),
+        r"edge \(3, 5\): matrix \(2, 1\), nodes want",
+    ),
+    "no matrix": (
+        lambda: ring(Edge(3, 5, np.zeros(4))),
+        r"edge \(3, 5\): matrix \(4,\), nodes want \(2, 2\)",
+    ),
+    "an entry of NaN": (
+        lambda: ring(Edge(3, 5, np.array([[0.0, np.nan], [1.0, 0.0]]))),
+        "NaN or -inf",
+    ),
+    "an entry of -inf": (
+        lambda: ring(Edge(3, 5, np.array([[0.0, -np.inf], [1.0, 0.0]]))),
+        "NaN or -inf",
+    ),
+    "bytes of another shape": (
+        lambda: ring(usages=(Usage(4, 0, 1, np.zeros(3)),)),
+        "usage of node 4: shape",
+    ),
     "no time": (lambda: ring(usages=(Usage(4, 1, 1, np.zeros(2)),)), "usage of node 4: shape"),
-    "bytes below 0": (lambda: ring(usages=(Usage(4, 0, 1, np.array([0.0, -1.0])),)), "usage of node 4 is negative"),
-    "infinite bytes": (lambda: ring(usages=(Usage(4, 0, 1, np.array([0.0, np.inf])),)), "usage of node 4 is negative"),
+    "bytes below 0": (
+        lambda: ring(usages=(Usage(4, 0, 1, np.array([0.0, -1.0])),)),
+        "usage of node 4 is negative",
+    ),
+    "infinite bytes": (
+        lambda: ring(usages=(Usage(4, 0, 1, np.array([0.0, np.inf])),)),
+        "usage of node 4 is negative",
+    ),
 }
 
 

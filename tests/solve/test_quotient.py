@@ -9,7 +9,16 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from autopar.solve import Edge, Infeasible, Problem, Solution, SolveOptions, alike, solve, verify_choice
+from autopar.solve import (
+    Edge,
+    Infeasible,
+    Problem,
+    Solution,
+    SolveOptions,
+    alike,
+    solve,
+    verify_choice,
+)
 from autopar.solve.periodic import quotient as module
 from autopar.solve.periodic.quotient import Quotient, quotient
 from tests.solve.draw import problems
@@ -28,7 +37,10 @@ def periodic(draw: st.DrawFn, limited: bool | None = None) -> Problem:
     """A problem some of whose nodes are said to be in one place of what repeats."""
     problem = draw(problems(limited))
     labels = [draw(st.integers(-1, 1)) for _ in problem.counts]
-    periods = [-1 if label < 0 else 10 * count + label for label, count in zip(labels, problem.counts, strict=True)]
+    periods = [
+        -1 if label < 0 else 10 * count + label
+        for label, count in zip(labels, problem.counts, strict=True)
+    ]
     return replace(problem, periods=np.array(periods, dtype=np.intp))
 
 
@@ -51,7 +63,9 @@ def test_choices_cost_and_use_what_they_do_in_the_whole_problem(problem: Problem
 
 @settings(max_examples=200, deadline=None)
 @given(problem=periodic())
-def test_the_optimum_is_found_as_ever_and_chooses_alike_where_that_costs_nothing(problem: Problem) -> None:
+def test_the_optimum_is_found_as_ever_and_chooses_alike_where_that_costs_nothing(
+    problem: Problem,
+) -> None:
     best = optimum(problem)
     if best == np.inf:
         with pytest.raises(Infeasible):
@@ -94,6 +108,8 @@ def test_layers_of_which_each_has_two_best_choices_take_the_same() -> None:
 
 
 @pytest.mark.parametrize("periods", [None, np.arange(3)])
-def test_where_nothing_repeats_there_is_none(monkeypatch: pytest.MonkeyPatch, periods: np.ndarray | None) -> None:
+def test_where_nothing_repeats_there_is_none(
+    monkeypatch: pytest.MonkeyPatch, periods: np.ndarray | None
+) -> None:
     monkeypatch.setattr(module, "_WORTH", 0.2)
     assert quotient(Problem((np.zeros(2),) * 3, (), periods=periods)) is None

@@ -91,12 +91,18 @@ def test_more_neighbours_of_one_strategy_than_an_array_has_axes() -> None:
     draw = np.random.default_rng(3)
     counts = (2, 3, 2, *(1,) * 80)
     pairs = [(0, 1), (1, 2), (0, 2), *((u, v) for v in range(3, 83) for u in (0, 1))]
-    edges = tuple(Edge(u, v, draw.integers(0, 9, (counts[u], counts[v])).astype(float)) for u, v in pairs)
+    edges = tuple(
+        Edge(u, v, draw.integers(0, 9, (counts[u], counts[v])).astype(float)) for u, v in pairs
+    )
     problem = Problem(tuple(draw.integers(0, 9, n).astype(float) for n in counts), edges, (), None)
     choice, cost = minimise_exactly(problem, plan_elimination(problem))
     assert cost == cost_of(problem, choice) == optimum(problem)
     order = (*range(3, 83), 0, 1, 2)
-    assert proven(problem, (Eliminate(order),)).bound == proven(problem, (Eliminate(order[::-1]),)).bound == cost
+    assert (
+        proven(problem, (Eliminate(order),)).bound
+        == proven(problem, (Eliminate(order[::-1]),)).bound
+        == cost
+    )
 
 
 def _finite(problem: Problem) -> Problem | None:
@@ -123,7 +129,9 @@ def test_dual_bounds_hold_for_every_choice(problem):
         bound, excess = reparametrised(
             problem, rows.priced(certificate.prices, problem.node_costs), certificate.messages
         )
-        assert certificate.bound == pytest.approx(bound - certificate.prices.sum() * min(rows.limit, 1e300), abs=1e-9)
+        assert certificate.bound == pytest.approx(
+            bound - certificate.prices.sum() * min(rows.limit, 1e300), abs=1e-9
+        )
         for found, expected in zip(certificate.excess, excess, strict=True):
             assert found == pytest.approx(expected, abs=1e-9)
         before = certificate.bound if sweep != 1 else -np.inf
@@ -173,8 +181,14 @@ def test_dominance_reads_every_column(seed):
     for s in range(6):
         matrix[s, rng.integers(0, 40, 2)] = rng.integers(0, 4, 2)
     small = drop_dominated(Problem((cost, np.zeros(40)), (Edge(0, 1, matrix),))).problem
-    replaces = [[cost[a] - cost[b] + (matrix[a] - matrix[b]).max() <= 0 for b in range(6)] for a in range(6)]
-    kept = [b for b in range(6) if not any(replaces[a][b] and (not replaces[b][a] or a < b) for a in range(6))]
+    replaces = [
+        [cost[a] - cost[b] + (matrix[a] - matrix[b]).max() <= 0 for b in range(6)] for a in range(6)
+    ]
+    kept = [
+        b
+        for b in range(6)
+        if not any(replaces[a][b] and (not replaces[b][a] or a < b) for a in range(6))
+    ]
     assert small.node_costs[0].tolist() == cost[kept].tolist()
 
 
@@ -182,7 +196,9 @@ def test_dominance_reads_every_column(seed):
 def test_min_sum_in_pieces(shape):
     """Tables large enough to be made block by block."""
     rng = np.random.default_rng(len(shape))
-    tables = [(rng.random(30), (-1,))] + [(rng.random((n, 30)), (i, -1)) for i, n in enumerate(shape)]
+    tables = [(rng.random(30), (-1,))] + [
+        (rng.random((n, 30)), (i, -1)) for i, n in enumerate(shape)
+    ]
     tables += [(rng.random((30, *shape)), (-1, *range(len(shape))))]
     total = np.zeros((30, *shape))
     for table, axes in tables:
@@ -217,7 +233,10 @@ def test_products_of_tables_that_repeat_are_those_of_all_entries(
     for kind, n in zip(kinds, shape, strict=True):
         repeated.append(rng.random((count, kind))[:, rng.integers(0, kind, n)])
     wanted = (cost[:, None, None] + repeated[0][:, :, None] + repeated[1][:, None, :]).min(axis=0)
-    tables = [(np.ascontiguousarray(t if way[0] < 0 else t.T), way) for t, way in zip(repeated, axes, strict=True)]
+    tables = [
+        (np.ascontiguousarray(t if way[0] < 0 else t.T), way)
+        for t, way in zip(repeated, axes, strict=True)
+    ]
     made = MinSum().eliminate(shape, [(cost, (-1,)), *tables])
     np.testing.assert_array_equal(made, wanted)
 
@@ -225,8 +244,14 @@ def test_products_of_tables_that_repeat_are_those_of_all_entries(
 def test_a_single_edge_between_two_nodes_stays_as_it_is() -> None:
     """Whichever way up: to turn large matrices takes long. Several are one, rows of the lower node."""
     rng = np.random.default_rng(0)
-    alone, one, two = Edge(1, 0, rng.random((3, 2))), Edge(2, 1, rng.random((4, 3))), Edge(1, 2, rng.random((3, 4)))
-    merged = merge_parallel(Problem((np.zeros(2), np.zeros(3), np.zeros(4)), (alone, one, two))).problem
+    alone, one, two = (
+        Edge(1, 0, rng.random((3, 2))),
+        Edge(2, 1, rng.random((4, 3))),
+        Edge(1, 2, rng.random((3, 4))),
+    )
+    merged = merge_parallel(
+        Problem((np.zeros(2), np.zeros(3), np.zeros(4)), (alone, one, two))
+    ).problem
     assert merged.edges[0] is alone
     assert [(edge.u, edge.v) for edge in merged.edges] == [(1, 0), (1, 2)]
     np.testing.assert_array_equal(merged.edges[1].cost, one.cost.T + two.cost)
@@ -242,14 +267,25 @@ def test_only_equal_arrays_are_shared() -> None:
     nodes = tuple(cost for pair in counts for cost in pair)
     edges = tuple(Edge(2 * n, 2 * n + 1, cost) for n, cost in enumerate(arrays))
     shared = [edge.cost for edge in share_equal(Problem(nodes, edges)).problem.edges]
-    assert [next(m for m, first in enumerate(shared) if first is cost) for cost in shared] == [0, 1, 0, 0, 1, 5]
+    assert [next(m for m, first in enumerate(shared) if first is cost) for cost in shared] == [
+        0,
+        1,
+        0,
+        0,
+        1,
+        5,
+    ]
     assert all(np.array_equal(a, b) for a, b in zip(shared, arrays, strict=True))
 
 
 def _within(problem: Problem) -> list[tuple[float, tuple[int, ...]]]:
     """Every choice that keeps the rows, with its cost."""
     rows = memory_rows(problem)
-    fits = [choice for choice in choices(problem) if not rows.count or (rows.used(choice) <= rows.limit).all()]
+    fits = [
+        choice
+        for choice in choices(problem)
+        if not rows.count or (rows.used(choice) <= rows.limit).all()
+    ]
     return [(cost_of(problem, choice), choice) for choice in fits]
 
 
@@ -291,7 +327,9 @@ def test_relaxation_drops_memory_only():
 
 @settings(deadline=None)
 @given(st.data(), st.integers(1, 4), st.integers(1, 4))
-def test_which_node_follows_is_seen_in_either_direction(data: st.DataObject, rows: int, columns: int) -> None:
+def test_which_node_follows_is_seen_in_either_direction(
+    data: st.DataObject, rows: int, columns: int
+) -> None:
     """Of rows, of columns, and of neither: as every row and column says that is looked at."""
     of_rows = st.lists(st.integers(0, columns - 1), min_size=rows, max_size=rows).map(
         lambda to: np.eye(columns)[to] == 1
@@ -304,15 +342,25 @@ def test_which_node_follows_is_seen_in_either_direction(data: st.DataObject, row
     )
     mask = data.draw(st.one_of(of_rows, of_columns, any_))
     cost = np.where(mask, 1.0, np.inf)
-    by_row = [list(line).index(True) for line in mask] if all(sum(line) == 1 for line in mask) else None
-    by_column = [list(line).index(True) for line in mask.T] if all(sum(line) == 1 for line in mask.T) else None
+    by_row = (
+        [list(line).index(True) for line in mask] if all(sum(line) == 1 for line in mask) else None
+    )
+    by_column = (
+        [list(line).index(True) for line in mask.T]
+        if all(sum(line) == 1 for line in mask.T)
+        else None
+    )
     found = [None if to is None else to.tolist() for to in _functions(cost)]
     assert found == [by_row, by_column]
 
 
 @settings(deadline=None)
 @given(
-    st.lists(st.lists(st.sampled_from([-1e308, 0.0, 1e308, np.inf]), min_size=3, max_size=3), min_size=1, max_size=3)
+    st.lists(
+        st.lists(st.sampled_from([-1e308, 0.0, 1e308, np.inf]), min_size=3, max_size=3),
+        min_size=1,
+        max_size=3,
+    )
 )
 def test_what_is_finite_is_seen_at_one_reading(entries: list[list[float]]) -> None:
     cost = np.array(entries)

@@ -47,7 +47,9 @@ def test_neighbours_are_swept_side_by_side_and_hubs_first() -> None:
     order = sweep_order(problem).tolist()
     rank = {v: n for n, v in enumerate(order)}
     assert order[0] == 80
-    spans = [abs(rank[edge.u] - rank[edge.v]) for edge in problem.edges if 80 not in (edge.u, edge.v)]
+    spans = [
+        abs(rank[edge.u] - rank[edge.v]) for edge in problem.edges if 80 not in (edge.u, edge.v)
+    ]
     assert max(spans) <= 4  # in their own order: 79
 
 
@@ -62,9 +64,13 @@ def test_repeated_rows_and_columns_change_no_message(
 ) -> None:
     rng = np.random.default_rng(seed)
     few = rng.random((4 if repeated[0] else sizes[0], 3 if repeated[1] else sizes[1]))
-    inner = few[1:, 1:]  # no row and no column is nothing but infinite, so none is another's equal by chance
+    # no row and no column is nothing but infinite, so none is another's equal by chance
+    inner = few[1:, 1:]
     inner[rng.random(inner.shape) < 0.1] = np.inf
-    picked = [rng.permutation(np.arange(size) % count) for size, count in zip(sizes, few.shape, strict=True)]
+    picked = [
+        rng.permutation(np.arange(size) % count)
+        for size, count in zip(sizes, few.shape, strict=True)
+    ]
     matrix = few[np.ix_(*picked)]
     problem = Problem((rng.random(sizes[0]), rng.random(sizes[1])), (Edge(0, 1, matrix),))
     flat = flatten(problem, memory_rows(problem), np.array([1, 0]))
@@ -83,8 +89,13 @@ def test_nodes_that_are_too_dear_to_compare_stay(problem: Problem) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dominate, "_MOST_WORK", 8)
         left = dominate.drop_dominated(problem)
-    assert optimum(left.problem) + left.offset == pytest.approx(optimum(problem), rel=1e-9, abs=1e-12)
-    tied = [sum(n for e in problem.edges for u, n in _ends(e) if u == v) for v in range(len(problem.node_costs))]
+    assert optimum(left.problem) + left.offset == pytest.approx(
+        optimum(problem), rel=1e-9, abs=1e-12
+    )
+    tied = [
+        sum(n for e in problem.edges for u, n in _ends(e) if u == v)
+        for v in range(len(problem.node_costs))
+    ]
     for v, count in enumerate(problem.counts):
         if count**2 * tied[v] > 8:
             assert left.problem.counts[v] == count
@@ -110,7 +121,9 @@ def test_equal_layers_are_compared_once(monkeypatch: pytest.MonkeyPatch) -> None
 @settings(max_examples=100, deadline=None)
 @given(problem=problems(), data=st.data())
 def test_restrictions_share_what_was_shared(problem: Problem, data: st.DataObject) -> None:
-    keep = [np.array(data.draw(st.lists(st.booleans(), min_size=n, max_size=n))) for n in problem.counts]
+    keep = [
+        np.array(data.draw(st.lists(st.booleans(), min_size=n, max_size=n))) for n in problem.counts
+    ]
     keep = [mask if mask.any() else ~mask for mask in keep]
     small = restrict(problem, keep, Forbid).problem
     for before, after, mask in zip(problem.node_costs, small.node_costs, keep, strict=True):
@@ -135,7 +148,9 @@ def test_plans_end_at_the_first_table_that_is_too_large(problem: Problem, most: 
 @settings(max_examples=60, deadline=None)
 @given(problem=problems(), gap=st.sampled_from([0.0, 0.1, 1.0]))
 def test_a_gap_that_is_enough_is_an_honest_one(problem: Problem, gap: float) -> None:
-    options = SolveOptions(max_table_entries=1, max_cp_sat_entries=0, gap_tolerance=gap, anneal_passes=20)
+    options = SolveOptions(
+        max_table_entries=1, max_cp_sat_entries=0, gap_tolerance=gap, anneal_passes=20
+    )
     best = optimum(problem)
     try:
         solution = solve(problem, options=options)
@@ -160,7 +175,9 @@ def test_what_is_enough_may_cost_so_much(low: float, gap: float) -> None:
     assert gap >= 1 or is_left(most + 1e-9)
 
 
-def test_a_gap_that_may_be_left_spares_the_rest_of_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gap_that_may_be_left_spares_the_rest_of_the_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     rng = np.random.default_rng(0)
     edges = tuple(Edge(u, v, rng.random((4, 4))) for u in range(8) for v in range(u))
     problem = Problem(tuple(np.zeros(4) for _ in range(8)), edges)
@@ -168,14 +185,18 @@ def test_a_gap_that_may_be_left_spares_the_rest_of_the_work(monkeypatch: pytest.
     by_all = "autopar.solve.pipeline.rounds.by_all"
     monkeypatch.setattr(by_all, lambda *_: rounds.append(1) or pytest.fail("searched on"))
     options = SolveOptions(max_table_entries=1, max_cp_sat_entries=100, gap_tolerance=1.0)
-    options = options.without("fixing.fixed_point").without("primal.crossover")  # they would prove this before
+    # they would prove this before
+    options = options.without("fixing.fixed_point").without("primal.crossover")
     assert 0 < solve(problem, options=options).gap < 1
     wanted = replace(options, gap_tolerance=1e-9)
     with pytest.raises(pytest.fail.Exception, match="searched on"):
         solve(problem, options=wanted)
-    monkeypatch.setattr("autopar.solve.pipeline.closing._MOST_ENTRIES", 0)  # too many for rounds to end
+    # too many for rounds to end
+    monkeypatch.setattr("autopar.solve.pipeline.closing._MOST_ENTRIES", 0)
     assert wanted.gap_tolerance < solve(problem, options=wanted).gap < 1
-    with pytest.raises(pytest.fail.Exception, match="searched on"):  # which who gives a time may have tried
+    with pytest.raises(
+        pytest.fail.Exception, match="searched on"
+    ):  # which who gives a time may have tried
         solve(problem, options=replace(wanted, time_limit_s=60.0))
 
 

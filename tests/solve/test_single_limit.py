@@ -30,7 +30,9 @@ def focus_on(problem: Problem, *limits: float) -> Focus:
 
 @settings(deadline=None, max_examples=60)
 @given(problems(limited=True), st.lists(st.integers(0, 15), min_size=1, max_size=3))
-def test_bounds_are_below_and_choices_above_the_optimum_of_every_limit(problem: Problem, limits: list[int]) -> None:
+def test_bounds_are_below_and_choices_above_the_optimum_of_every_limit(
+    problem: Problem, limits: list[int]
+) -> None:
     try:
         focus = focus_on(problem, *map(float, limits))
     except Infeasible:
@@ -127,7 +129,9 @@ def test_where_there_is_little_room_few_lines_are_kept(monkeypatch: pytest.Monke
 
 
 def test_the_same_problem_gives_the_same() -> None:
-    first, second = ([(met.whole, met.cost) for met in focus_on(chain(), 60.0).choices()] for _ in range(2))
+    first, second = (
+        [(met.whole, met.cost) for met in focus_on(chain(), 60.0).choices()] for _ in range(2)
+    )
     assert first == second
 
 

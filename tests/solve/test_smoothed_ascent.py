@@ -26,14 +26,19 @@ _SWEEPS = 60
 
 
 def is_finite(problem: Problem) -> bool:
-    return all(np.isfinite(cost).all() for cost in (*problem.node_costs, *(edge.cost for edge in problem.edges)))
+    return all(
+        np.isfinite(cost).all()
+        for cost in (*problem.node_costs, *(edge.cost for edge in problem.edges))
+    )
 
 
 def scarce(seed: int) -> Problem:
     """A hundred and twenty nodes, ten at a time live, in little more memory than they need."""
     problem = chain_with_skips(120, 6, 20, seed, memory=True)
     usages = tuple(replace(use, stop=use.start + 10) for use in problem.usages)
-    least, most = (float(sum(extreme(use.size_bytes) for use in usages)) for extreme in (np.min, np.max))
+    least, most = (
+        float(sum(extreme(use.size_bytes) for use in usages)) for extreme in (np.min, np.max)
+    )
     return replace(problem, usages=usages, usage_limit=(least + 0.5 * (most - least)) / 12)
 
 
@@ -53,7 +58,8 @@ def test_what_is_met_on_the_way_is_a_bound(problem: Problem) -> None:
     certificate = dual.certificate(held)
     tolerance = _ROUNDING * (1 + abs(held.bound))
     assert (held.prices >= 0).all()
-    assert certificate.bound == pytest.approx(held.bound, abs=tolerance)  # of the messages and prices alone
+    # of the messages and prices alone
+    assert certificate.bound == pytest.approx(held.bound, abs=tolerance)
     assert certificate.bound <= best + tolerance
 
 
@@ -100,7 +106,9 @@ def test_soft_use_is_that_of_the_choice_when_cold_and_of_all_when_hot() -> None:
     assert rows.count
     assert used == pytest.approx(rows.sums(np.array(mean)))
     soft_use(dual.flat, dual.flat.cost, 1e12, used)
-    assert used == pytest.approx(rows.sums(np.array([segment.size_bytes.mean() for segment in rows.segments])))
+    assert used == pytest.approx(
+        rows.sums(np.array([segment.size_bytes.mean() for segment in rows.segments]))
+    )
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -131,7 +139,9 @@ def test_the_dual_is_as_its_messages_and_prices_say(seed: int) -> None:
         dual.sweep()
         momentum.rises(float(step))
         momentum.go_on(dual, with_prices=step % 2 == 0)
-        dual.set_prices(np.maximum(0.0, dual.prices + random.normal(scale=1e-6, size=dual.rows.count)))
+        dual.set_prices(
+            np.maximum(0.0, dual.prices + random.normal(scale=1e-6, size=dual.rows.count))
+        )
         assert (dual.prices >= 0).all()
         same = Dual(problem, dual.rows)
         same.restore(dual.state())
@@ -141,15 +151,25 @@ def test_the_dual_is_as_its_messages_and_prices_say(seed: int) -> None:
 def test_prices_before_reductions_are_where_the_core_begins() -> None:
     problem, begun = scarce(1), list[np.ndarray]()
     price = Ascent.price
-    options = SolveOptions(max_table_entries=64, max_total_entries=64, max_cp_sat_entries=0, anneal_passes=5)
-    with patch.object(Ascent, "price", lambda self, prices: (begun.append(prices), price(self, prices))[1]):
+    options = SolveOptions(
+        max_table_entries=64, max_total_entries=64, max_cp_sat_entries=0, anneal_passes=5
+    )
+    with patch.object(
+        Ascent, "price", lambda self, prices: (begun.append(prices), price(self, prices))[1]
+    ):
         solution = solve(problem, options=options)
     assert any(prices.any() for prices in begun)
-    assert verify(problem, solution).bound >= solution.lower_bound - _ROUNDING * abs(solution.objective)
+    assert verify(problem, solution).bound >= solution.lower_bound - _ROUNDING * abs(
+        solution.objective
+    )
 
 
 def test_prices_of_times_that_have_no_row_are_left_out() -> None:
     rows = memory_rows(scarce(0))
     gone = int(rows.times.max()) + 5
     times = np.array([*rows.times[:2].tolist(), gone], dtype=np.intp)
-    assert rows.by_row(Prices(times, np.array([1.0, 2.0, 3.0]))).tolist() == [1.0, 2.0, *np.zeros(rows.count - 2)]
+    assert rows.by_row(Prices(times, np.array([1.0, 2.0, 3.0]))).tolist() == [
+        1.0,
+        2.0,
+        *np.zeros(rows.count - 2),
+    ]

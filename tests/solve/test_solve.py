@@ -146,7 +146,12 @@ PROBLEM = Problem(
 )
 def test_verifier_rejects_corruption(corruption):
     solution = solve(PROBLEM)
-    assert (solution.choice, solution.objective, solution.lower_bound, solution.peak) == ((0, 0), 3.0, 3.0, 7.0)
+    assert (solution.choice, solution.objective, solution.lower_bound, solution.peak) == (
+        (0, 0),
+        3.0,
+        3.0,
+        7.0,
+    )
     verify(PROBLEM, solution)
     with pytest.raises(InvalidSolution):
         verify(PROBLEM, replace(solution, **corruption))

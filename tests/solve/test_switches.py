@@ -30,7 +30,11 @@ def test_answers_stay_right_without(switch: str, problem):
         if isinstance(found, Solution):
             proven = verify(problem, found, options.cp_sat_work)
             assert proven.bound <= best + 1e-9 * abs(best)
-            assert found.lower_bound <= best + 1e-9 * abs(best) <= found.objective + 2e-9 * (1 + abs(best))
+            assert (
+                found.lower_bound
+                <= best + 1e-9 * abs(best)
+                <= found.objective + 2e-9 * (1 + abs(best))
+            )
 
 
 @pytest.mark.parametrize("switch", SWITCHES)
@@ -52,7 +56,9 @@ def test_training_steps_are_solved_without(switch: str, share: float | None):
     problem = chain_with_skips(40, 6, period=10, seed=2, memory=share is not None)
     if share is not None:
         problem = replace(problem, usage_limit=share * ROOMY.peak)
-    little = SolveOptions(max_table_entries=300, gap_tolerance=0.005, anneal_passes=30, region_steps=120)
+    little = SolveOptions(
+        max_table_entries=300, gap_tolerance=0.005, anneal_passes=30, region_steps=120
+    )
     found = outcome(problem, little.without(switch))
     assert isinstance(found, Solution)
     assert found.gap <= 0.05
@@ -64,7 +70,11 @@ ROOMY = outcome(chain_with_skips(40, 6, period=10, seed=2, memory=True), SolveOp
 
 def test_every_switch_has_a_name_and_is_on():
     assert all(SolveOptions().switches.values())
-    rooms = [field.name for field in fields(SolveOptions) if is_dataclass(getattr(SolveOptions(), field.name))]
+    rooms = [
+        field.name
+        for field in fields(SolveOptions)
+        if is_dataclass(getattr(SolveOptions(), field.name))
+    ]
     assert {switch.partition(".")[0] for switch in SWITCHES} == set(rooms)
 
 
@@ -76,5 +86,7 @@ def test_one_switch_turns_off_one_technique(switch: str):
 
 
 def test_a_switch_that_is_not_there_is_named():
-    with pytest.raises(ValueError, match=r"no switch 'trws\.magic'; there are presolve\.hash_consing"):
+    with pytest.raises(
+        ValueError, match=r"no switch 'trws\.magic'; there are presolve\.hash_consing"
+    ):
         SolveOptions().without("trws.magic")

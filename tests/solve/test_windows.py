@@ -53,7 +53,9 @@ def test_what_is_known_after_windows_is_true(within: Any, monkeypatch: pytest.Mo
         for _ in range(seed % 3):
             dual.sweep()
         certificate = dual.certificate(dual.state())
-        known = Bracket(Answer((), 1.5 * best + 1.0, -np.inf), certificate.bound, np.inf, Best(problem, None))
+        known = Bracket(
+            Answer((), 1.5 * best + 1.0, -np.inf), certificate.bound, np.inf, Best(problem, None)
+        )
         for few in (8, 20, 40):
             monkeypatch.setattr(rounds, "_FEW", few)
             guessed += len(GUESSES(certificate, known, 0))

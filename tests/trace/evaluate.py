@@ -52,15 +52,20 @@ def _control(graph: OpGraph, ops: Sequence[OpNode], region: int, env: Env) -> No
     """A loop or choice: its inner regions, with what their boundary operators say."""
     boundary: dict[str, list[OpNode]] = {}
     for op in ops:
-        if op.region == region or (op.kind == "while_test" and graph.tree.parent(op.region) == region):
+        if op.region == region or (
+            op.kind == "while_test" and graph.tree.parent(op.region) == region
+        ):
             boundary.setdefault(op.kind, []).append(op)
     carry_in, slices, carry_out, stacks, results = (
-        boundary.get(kind, []) for kind in ("carry_in", "scan_slice", "carry_out", "scan_stack", "cond_result")
+        boundary.get(kind, [])
+        for kind in ("carry_in", "scan_slice", "carry_out", "scan_stack", "cond_result")
     )
 
     def inside(kind: str, number: int, given: Sequence[Any]) -> Env:
         child = [child for child in graph.tree.children(region) if child.kind == kind][number]
-        members = [op for op in ops if child.id in graph.tree.path(op.region) and op.kind != "while_test"]
+        members = [
+            op for op in ops if child.id in graph.tree.path(op.region) and op.kind != "while_test"
+        ]
         entered = (op.outs[0].id for op in (*carry_in, *slices))
         local = env | dict(zip(entered, given, strict=False))
         _run(graph, members, child.id, local)
@@ -68,7 +73,9 @@ def _control(graph: OpGraph, ops: Sequence[OpNode], region: int, env: Env) -> No
 
     def body(carry: Sequence[Any], xs: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         local = inside("body", 0, [*carry, *xs])
-        return [_read(local, op.ins[0]) for op in carry_out], [_read(local, op.ins[0]) for op in stacks]
+        return [_read(local, op.ins[0]) for op in carry_out], [
+            _read(local, op.ins[0]) for op in stacks
+        ]
 
     def branch(number: int) -> list[Any]:
         local = inside("branch", number, ())
@@ -85,7 +92,9 @@ def _control(graph: OpGraph, ops: Sequence[OpNode], region: int, env: Env) -> No
         made = [*carry, *ys]
     else:
         test = boundary["while_test"][0].ins[0]
-        made = lax.while_loop(lambda c: _read(inside("test", 0, c), test), lambda c: body(c, ())[0], init)
+        made = lax.while_loop(
+            lambda c: _read(inside("test", 0, c), test), lambda c: body(c, ())[0], init
+        )
     leaving = (op.outs[0].id for op in (*carry_out, *stacks, *results))
     env.update(zip(leaving, made, strict=True))
 
@@ -106,7 +115,10 @@ def as_function(traced: Traced) -> Callable[..., Any]:
         dynamic = tuple(arg for i, arg in enumerate(args) if i not in traced.static_argnums)
         leaves, tree = jax.tree.flatten((dynamic, kwargs))
         assert tree == traced.in_tree
-        values = [jax.random.key_data(leaf) if i in key_inputs else jnp.asarray(leaf) for i, leaf in enumerate(leaves)]
+        values = [
+            jax.random.key_data(leaf) if i in key_inputs else jnp.asarray(leaf)
+            for i, leaf in enumerate(leaves)
+        ]
         results = evaluate(traced.graph, [*values, *map(jnp.asarray, traced.constants)])
         wrapped = [
             jax.random.wrap_key_data(value, impl=key_outputs[i]) if i in key_outputs else value
@@ -122,10 +134,15 @@ def assert_same(one: Any, other: Any, tolerance: float = 0.0) -> None:
     assert jax.tree.structure(one) == jax.tree.structure(other)
     for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
         assert a.dtype == b.dtype
-        a, b = (jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x for x in (a, b))
+        a, b = (
+            jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x
+            for x in (a, b)
+        )
         a, b = (np.asarray(x) for x in (a, b))
         if tolerance and jnp.issubdtype(a.dtype, jnp.floating):
             a, b = a.astype(np.float64), b.astype(np.float64)
-            np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance * max(1.0, float(np.abs(a).max(initial=0))))
+            np.testing.assert_allclose(
+                a, b, rtol=tolerance, atol=tolerance * max(1.0, float(np.abs(a).max(initial=0)))
+            )
         else:
             np.testing.assert_array_equal(a, b)

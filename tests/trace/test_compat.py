@@ -51,8 +51,13 @@ def test_remat_and_call_can_be_bound_from_parameters() -> None:
     closed = jax.make_jaxpr(lambda x: [jnp.sin(x)])(1.0)
     jaxpr, _ = _compat.open_jaxpr(closed)
     params = {"jaxpr": jaxpr, "prevent_cse": True, "differentiated": False, "policy": None}
-    for primitive, given in ((_compat.remat_primitive(), params), (_compat.call_primitive(), {"call_jaxpr": closed})):
-        (result,) = jax.jit(lambda x, p=primitive, g=given: p.bind(x, **_compat.bind_params(p, g)))(1.0)
+    for primitive, given in (
+        (_compat.remat_primitive(), params),
+        (_compat.call_primitive(), {"call_jaxpr": closed}),
+    ):
+        (result,) = jax.jit(lambda x, p=primitive, g=given: p.bind(x, **_compat.bind_params(p, g)))(
+            1.0
+        )
         np.testing.assert_allclose(result, np.sin(1.0), rtol=1e-6)
 
 
@@ -60,7 +65,8 @@ def test_a_fingerprint_is_the_same_in_every_process() -> None:
     prints = {
         subprocess.run(
             [sys.executable, "-c", SCRIPT],
-            env=os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": os.getcwd(), "JAX_PLATFORMS": "cpu"},
+            env=os.environ
+            | {"PYTHONHASHSEED": seed, "PYTHONPATH": os.getcwd(), "JAX_PLATFORMS": "cpu"},
             check=True,
             capture_output=True,
             text=True,

@@ -17,9 +17,13 @@ from tests.trace.evaluate import as_function, assert_same
 GPT: dict[str, Any] = {"layers": 2, "width": 32, "heads": 4, "sequence": 8, "batch": 4, "vocab": 32}
 
 
-def assert_traced_equal(fn: Any, args: tuple[Any, ...], tolerance: float = 1e-6, **kwargs: Any) -> None:
+def assert_traced_equal(
+    fn: Any, args: tuple[Any, ...], tolerance: float = 1e-6, **kwargs: Any
+) -> None:
     traced = trace(fn, args, kwargs)
-    expected, found = (jax.jit(f, compiler_options=QUICK)(*args, **kwargs) for f in (fn, as_function(traced)))
+    expected, found = (
+        jax.jit(f, compiler_options=QUICK)(*args, **kwargs) for f in (fn, as_function(traced))
+    )
     assert_same(expected, found, tolerance)
 
 
@@ -39,7 +43,9 @@ def test_mlp_adam_step() -> None:
 
 
 def test_cnn_gradients() -> None:
-    assert_traced_equal(*models.loss_and_grads("cnn", batch=2, image=8, channels=(2, 4, 8)), tolerance=1e-5)
+    assert_traced_equal(
+        *models.loss_and_grads("cnn", batch=2, image=8, channels=(2, 4, 8)), tolerance=1e-5
+    )
 
 
 def test_tied_embeddings() -> None:
@@ -47,7 +53,9 @@ def test_tied_embeddings() -> None:
 
 
 RANDOM = {
-    "bits": lambda key: [jax.random.bits(key, (5,), dtype) for dtype in ("uint8", "uint16", "uint32")],
+    "bits": lambda key: [
+        jax.random.bits(key, (5,), dtype) for dtype in ("uint8", "uint16", "uint32")
+    ],
     "uniform": lambda key: jax.random.uniform(key, (3, 5)),
     "normal bfloat16": lambda key: jax.random.normal(key, (7,), jnp.bfloat16),
     "split": lambda key: (lambda a, b: (jax.random.normal(a, (4,)), b))(*jax.random.split(key)),
@@ -58,11 +66,17 @@ RANDOM = {
     "dynamic index": lambda key: jax.random.split(key, 4)[jax.random.randint(key, (), 0, 4)],
     "fold in": lambda key: jax.random.fold_in(key, 7),
     "vmapped fold in": lambda key: jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(3)),
-    "fold in keys": lambda key: jax.vmap(jax.random.fold_in, (0, None))(jax.random.split(key, 3), 5),
-    "vmapped bits": lambda key: jax.vmap(lambda k: jax.random.normal(k, (2,)))(jax.random.split(key, 3)),
+    "fold in keys": lambda key: jax.vmap(jax.random.fold_in, (0, None))(
+        jax.random.split(key, 3), 5
+    ),
+    "vmapped bits": lambda key: jax.vmap(lambda k: jax.random.normal(k, (2,)))(
+        jax.random.split(key, 3)
+    ),
     "select": lambda key: jnp.where(jnp.array([True, False]), *jax.random.split(key, (2, 2))),
     "reshape": lambda key: jax.random.split(key, (2, 3)).reshape(3, 2).T,
-    "concatenate": lambda key: jnp.concatenate([jax.random.split(key, 2), jax.random.split(key, 3)]),
+    "concatenate": lambda key: jnp.concatenate(
+        [jax.random.split(key, 2), jax.random.split(key, 3)]
+    ),
     "stack": lambda key: jnp.stack([key, jax.random.fold_in(key, 1)]),
     "update": lambda key: jax.random.split(key, 3).at[1].set(key),
     "compare": lambda key: (jax.random.split(key, 3) == key, jax.random.split(key, 3)[0] != key),
@@ -73,16 +87,32 @@ RANDOM = {
     "seed": lambda key: (jax.random.key(3), jax.random.bits(key)),
     "barrier": lambda key: jax.lax.optimization_barrier((key, jnp.ones(2))),
     "gamma": lambda key: jax.random.gamma(key, 2.0, (3,)),
-    "scan": lambda key: jax.lax.scan(lambda c, k: (c + jax.random.normal(k), c), 0.0, jax.random.split(key, 3)),
+    "scan": lambda key: jax.lax.scan(
+        lambda c, k: (c + jax.random.normal(k), c), 0.0, jax.random.split(key, 3)
+    ),
     "carried key": lambda key: jax.lax.fori_loop(0, 3, lambda _, k: jax.random.fold_in(k, 1), key),
-    "branch": lambda key: jax.lax.cond(jax.random.bernoulli(key), lambda k: k, lambda k: jax.random.clone(k), key),
+    "branch": lambda key: jax.lax.cond(
+        jax.random.bernoulli(key), lambda k: k, lambda k: jax.random.clone(k), key
+    ),
 }
 
 
 @pytest.mark.parametrize(
     ("name", "impl"),
     [(name, "threefry2x32") for name in RANDOM]
-    + [(name, "rbg") for name in ("bits", "fold in keys", "gather", "scan", "seed", "select", "split", "vmapped bits")],
+    + [
+        (name, "rbg")
+        for name in (
+            "bits",
+            "fold in keys",
+            "gather",
+            "scan",
+            "seed",
+            "select",
+            "split",
+            "vmapped bits",
+        )
+    ],
 )
 def test_random_numbers_and_key_arrays_are_bit_for_bit_the_same(name: str, impl: str) -> None:
     key = jax.random.key(11, impl=impl)
@@ -112,7 +142,11 @@ def clipped(x: jax.Array) -> jax.Array:
 clipped.defvjp(lambda x: (clipped(x), x), lambda x, g: (jnp.clip(g, -1, 1) * jnp.cos(x),))
 
 FUNCTIONS = {
-    "custom derivatives": lambda x: (clipped(x), jax.nn.relu(x), jax.grad(lambda y: clipped(y).sum())(x)),
+    "custom derivatives": lambda x: (
+        clipped(x),
+        jax.nn.relu(x),
+        jax.grad(lambda y: clipped(y).sum())(x),
+    ),
     "jit": lambda x: jax.jit(jax.jit(jnp.tanh))(x),
     "scan": lambda x: jax.lax.scan(lambda c, row: (c + row, c * row), x[0], x),
     "cond": lambda x: jax.lax.cond(x[0, 0] > 0, jnp.sin, jnp.cos, x),

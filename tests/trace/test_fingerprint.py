@@ -25,7 +25,10 @@ def nested(graph: OpGraph) -> tuple[object, ...]:
         tuple(map(nested_operator, graph.ops)),
         tuple(map(nested_tensor, graph.outputs)),
         graph.carry,
-        tuple((region.id, region.kind, region.parent, written(region.payload)) for region in graph.regions),
+        tuple(
+            (region.id, region.kind, region.parent, written(region.payload))
+            for region in graph.regions
+        ),
         graph.donated,
         (graph.key_inputs, graph.key_outputs),
     )
@@ -37,7 +40,9 @@ def nested_tensor(tensor: TensorInfo) -> tuple[object, ...]:
 
 def nested_operator(op: OpNode) -> tuple[object, ...]:
     ins, outs = (tuple(map(nested_tensor, side)) for side in (op.ins, op.outs))
-    assert not isinstance(op.payload, Payload) or not any(hasattr(v, "eqns") for v in op.payload.params.values())
+    assert not isinstance(op.payload, Payload) or not any(
+        hasattr(v, "eqns") for v in op.payload.params.values()
+    )
     body = nested(op.body) if op.body else ()
     return (op.kind, ins, outs, written(op.params), op.phase, op.region, (), body)
 

@@ -110,7 +110,13 @@ def test_effects_stay_and_keep_what_they_need() -> None:
     graph = graph_of(noisy, X)
     assert [(op.kind, op.effect) for op in graph.ops] == [("mul", None), ("debug_print", "ordered")]
     graph = graph_of(lambda x: jax.lax.scan(lambda c, r: (c + r[0], noisy(r) + 1), 0.0, x)[1], X)
-    assert {op.kind for op in graph.ops} == {"scan_slice", "mul", "debug_print", "add", "scan_stack"}
+    assert {op.kind for op in graph.ops} == {
+        "scan_slice",
+        "mul",
+        "debug_print",
+        "add",
+        "scan_stack",
+    }
 
 
 def test_other_effects_are_refused_with_their_line() -> None:
@@ -242,7 +248,11 @@ def test_nested_remat_is_a_flat_sequence_with_nested_regions() -> None:
         ("exp", 0), ("tanh", 1), ("sin", 1), ("cos", 0), ("add", None),
     ]  # fmt: skip
     assert [(region.id, region.parent) for region in graph.regions] == [(0, None), (1, 0)]
-    assert graph.regions[0].payload == {"prevent_cse": False, "differentiated": False, "policy": None}
+    assert graph.regions[0].payload == {
+        "prevent_cse": False,
+        "differentiated": False,
+        "policy": None,
+    }
 
 
 def test_a_remat_that_is_dead_leaves_no_region() -> None:
@@ -270,16 +280,27 @@ def test_constants_are_hoisted_once_and_scalars_are_literals() -> None:
     graph = traced.graph
     assert [tensor.name for tensor in graph.inputs] == ["x", "constant[0]", "constant[1]"]
     assert [constant.shape for constant in traced.constants] == [(8,), (4, 8)]
-    literals = {tensor.literal: tensor.dtype for op in graph.ops for tensor in op.ins if tensor.literal is not None}
+    literals = {
+        tensor.literal: tensor.dtype
+        for op in graph.ops
+        for tensor in op.ins
+        if tensor.literal is not None
+    }
     assert literals[0.5] == "float32"
-    assert all(tensor.shape == () for op in graph.ops for tensor in op.ins if tensor.literal is not None)
+    assert all(
+        tensor.shape == () for op in graph.ops for tensor in op.ins if tensor.literal is not None
+    )
 
 
 def test_a_constant_key_is_held_as_data() -> None:
     key = jax.random.key(3)
     traced = trace(lambda x: x + jax.random.normal(key, (8,)), (X,))
     assert [(c.shape, str(c.dtype)) for c in traced.constants] == [((2,), "uint32")]
-    assert_same(jax.jit(lambda x: x + jax.random.normal(key, (8,)))(X), jax.jit(as_function(traced))(X), 1e-6)
+    assert_same(
+        jax.jit(lambda x: x + jax.random.normal(key, (8,)))(X),
+        jax.jit(as_function(traced))(X),
+        1e-6,
+    )
 
 
 def test_dead_code_and_aliases_go() -> None:
@@ -295,7 +316,14 @@ def test_dead_code_and_aliases_go() -> None:
 
 @pytest.mark.parametrize(
     ("dtype", "itemsize"),
-    [("bfloat16", 2), ("float8_e4m3fn", 1), ("int4", 1), ("bool", 1), ("int32", 4), ("complex64", 8)],
+    [
+        ("bfloat16", 2),
+        ("float8_e4m3fn", 1),
+        ("int4", 1),
+        ("bool", 1),
+        ("int32", 4),
+        ("complex64", 8),
+    ],
 )
 def test_itemsizes(dtype: str, itemsize: int) -> None:
     (tensor,) = graph_of(lambda x: x, jax.ShapeDtypeStruct((2, 3), dtype)).inputs
@@ -317,21 +345,38 @@ def test_parameters_are_plain_data() -> None:
     def fn(x: Any, i: Any) -> Any:
         image, kernel = x[None, :, :, None], jnp.ones((3, 3, 1, 2))
         conv = jax.lax.conv_general_dilated(
-            image, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"), precision="highest"
+            image,
+            kernel,
+            (1, 1),
+            "SAME",
+            dimension_numbers=("NHWC", "HWIO", "NHWC"),
+            precision="highest",
         )
         folded = jax.lax.reduce(x, np.float32(0), lambda a, b: a + 2 * b, (0,))
         return conv, x[i], x.at[i].add(1.0), x.astype(jnp.bfloat16), folded, jnp.linalg.qr(x)
 
     graph = graph_of(fn, X, np.arange(2))
     assert all(is_plain(dict(op.params)) for op in graph.ops)
-    assert ops(graph, "conv_general_dilated")[0].params["dimension_numbers"]["rhs_spec"] == (3, 2, 0, 1)
+    assert ops(graph, "conv_general_dilated")[0].params["dimension_numbers"]["rhs_spec"] == (
+        3,
+        2,
+        0,
+        1,
+    )
     assert ops(graph, "gather")[0].params["mode"] == "PROMISE_IN_BOUNDS"
     assert ops(graph, "convert_element_type")[0].params["new_dtype"] == "bfloat16"
     assert "jaxpr" not in ops(graph, "reduce")[0].params
 
 
 def test_plain_params_leaves_out_what_is_not_data() -> None:
-    params = {"f": len, "a": np.ones(2), "mixed": (1, len), "n": np.int32(3), "t": jnp.float32, "s": {"b", "a"}}
+    params = {
+        "f": len,
+        "a": np.ones(2),
+        "mixed": (1, len),
+        "n": np.int32(3),
+        "t": jnp.float32,
+        "s": {"b", "a"},
+    }
     assert plain_params(params) == {"n": 3, "t": "float32", "s": ("a", "b")}
 
 
@@ -356,7 +401,9 @@ def test_state_is_found_in_order() -> None:
 
 
 def test_the_whole_result_may_be_the_state() -> None:
-    assert graph_of(lambda state, x: (new(state[0]), state[1]), (W, OPT), X).carry == tuple((i, i) for i in range(5))
+    assert graph_of(lambda state, x: (new(state[0]), state[1]), (W, OPT), X).carry == tuple(
+        (i, i) for i in range(5)
+    )
     assert graph_of(new, X, donate_argnums=0).carry == ((0, 0),)
 
 
@@ -404,9 +451,13 @@ def test_results_of_the_name_of_a_part_are_its_state() -> None:
 
 def test_lists_and_fields_are_paths_too() -> None:
     layers = [(X, X[0]), (X, X[0])]
-    assert graph_of(lambda layers, x: (x.sum(), new(layers)), layers, X).carry == tuple((i + 1, i) for i in range(4))
+    assert graph_of(lambda layers, x: (x.sum(), new(layers)), layers, X).carry == tuple(
+        (i + 1, i) for i in range(4)
+    )
     state = State(W, OPT)
-    assert graph_of(lambda x, state: (x, new(state)), X, state).carry == tuple((i + 1, i + 1) for i in range(5))
+    assert graph_of(lambda x, state: (x, new(state)), X, state).carry == tuple(
+        (i + 1, i + 1) for i in range(5)
+    )
 
 
 @pytest.mark.parametrize(
@@ -459,7 +510,9 @@ def test_fingerprint_sees_structure_and_nothing_else() -> None:
 
 def test_fingerprint_sees_into_loops() -> None:
     def scan(scale: float) -> OpGraph:
-        return graph_of(lambda x: jax.lax.scan(lambda c, row: (c + scale * row, None), x[0], x)[0], X)
+        return graph_of(
+            lambda x: jax.lax.scan(lambda c, row: (c + scale * row, None), x[0], x)[0], X
+        )
 
     assert fingerprint(scan(2.0)) == fingerprint(scan(2.0)) != fingerprint(scan(3.0))
 

@@ -21,7 +21,9 @@ _VECTOR = np.arange(1, 5, dtype="float32")
 
 
 def composite(x: Any, y: Any) -> Any:
-    return lax.composite(lambda x, *, scale: jnp.tanh(x) * scale, name="example.scaled_tanh")(x @ y, scale=2.0)
+    return lax.composite(lambda x, *, scale: jnp.tanh(x) * scale, name="example.scaled_tanh")(
+        x @ y, scale=2.0
+    )
 
 
 def linear_call(x: Any, y: Any) -> Any:
@@ -85,16 +87,26 @@ def test_every_operator_has_a_rule(name: str) -> None:
     "implementation",
     [
         *("threefry2x32", "rbg", "unsafe_rbg"),
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("philox2x32", "philox4x32", "threefry4x32")),
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("philox2x32", "philox4x32", "threefry4x32")
+        ),
     ],
 )
 def test_keys_of_every_implementation(implementation: str) -> None:
     """Seeds, splits, folds and draws; every operator that they come down to has a rule."""
 
     def draw(seed: Any) -> Any:
-        first, second = jax.random.split(jax.random.fold_in(jax.random.key(seed, impl=implementation), 3))
-        return jax.random.normal(first, (4, 3)), jax.random.randint(second, (5,), 0, 9), jax.random.key_data(second)
+        first, second = jax.random.split(
+            jax.random.fold_in(jax.random.key(seed, impl=implementation), 3)
+        )
+        return (
+            jax.random.normal(first, (4, 3)),
+            jax.random.randint(second, (5,), 0, 9),
+            jax.random.key_data(second),
+        )
 
     traced = trace(draw, (7,))
     assert {op.kind for op in traced.graph.ops} - set(registered()) == set()
-    assert_same(draw(7), as_function(traced)(7), 1e-6)  # run by operators: a compiler takes a minute for threefry4x32
+    # run by operators: a compiler takes a minute for threefry4x32
+    assert_same(draw(7), as_function(traced)(7), 1e-6)

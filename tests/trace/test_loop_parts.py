@@ -33,7 +33,14 @@ def looped(carry: tuple[str, ...], reverse: bool, stacked: bool, length: int) ->
     """A scan with carries of these roles, which reads those that it may read."""
 
     def call(w: Any, xs: Any) -> Any:
-        starts = {"sum": w[0], "less": w[1], "largest": w[2], "least": w[3], "counts": jnp.int32(5), "stays": w[1]}
+        starts = {
+            "sum": w[0],
+            "less": w[1],
+            "largest": w[2],
+            "least": w[3],
+            "counts": jnp.int32(5),
+            "stays": w[1],
+        }
 
         def body(held: dict[str, Any], x: Any) -> Any:
             value = jnp.tanh(w @ x)
@@ -49,7 +56,9 @@ def looped(carry: tuple[str, ...], reverse: bool, stacked: bool, length: int) ->
             }
             return {name: after[name](c) for name, c in held.items()}, value if stacked else None
 
-        return lax.scan(body, {name: starts[name] for name in carry}, xs, length=length, reverse=reverse)
+        return lax.scan(
+            body, {name: starts[name] for name in carry}, xs, length=length, reverse=reverse
+        )
 
     return call
 
@@ -89,7 +98,8 @@ def _operand(seed: int, atom: Any) -> jax.Array:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "step", "length"), [("int8", 7, 300), ("uint8", 255, 12), ("int32", -3, 12), ("uint32", 2**32 - 1, 8)]
+    ("dtype", "step", "length"),
+    [("int8", 7, 300), ("uint8", 255, 12), ("int32", -3, 12), ("uint32", 2**32 - 1, 8)],
 )
 def test_counters_wrap_as_round_by_round(dtype: str, step: int, length: int) -> None:
     number = np.array([step % 2**32], np.uint32).astype(dtype)[0]
@@ -151,7 +161,9 @@ def gradient_of_chunks(w: Any, xs: Any) -> Any:
 
 
 def summed(w: Any, xs: Any) -> Any:
-    return lax.fori_loop(0, xs.shape[0], lambda i, total: total + one(w, xs[i]) * i, jnp.zeros((), xs.dtype))
+    return lax.fori_loop(
+        0, xs.shape[0], lambda i, total: total + one(w, xs[i]) * i, jnp.zeros((), xs.dtype)
+    )
 
 
 def nested(w: Any, xs: Any) -> Any:
@@ -172,7 +184,9 @@ def own_length(w: Any, xs: Any) -> Any:
     return lax.map(each, xs)
 
 
-@pytest.mark.parametrize("fn", [gradient_by_map, gradient_of_chunks, summed, nested, bits, own_length])
+@pytest.mark.parametrize(
+    "fn", [gradient_by_map, gradient_of_chunks, summed, nested, bits, own_length]
+)
 @pytest.mark.parametrize("length", [8, 16])
 def test_a_plan_with_loops_in_parts_computes_the_same(fn: Function, length: int) -> None:
     w, xs = (jnp.asarray(x, "float32") for x in drawn(length))
@@ -180,15 +194,29 @@ def test_a_plan_with_loops_in_parts_computes_the_same(fn: Function, length: int)
     compiled = autopar.compile(fn, mesh={"d": 8}, options=options, in_shardings=(P(), P("d")))
     found, expected = compiled(w, xs), jax.jit(fn)(w, xs)
     program = compiled.plan(w, xs).bound.planned.program
-    assert all(program.tree.weight(move.region) == 1 for move in program.collectives) or fn is own_length
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5), expected, found)
+    assert (
+        all(program.tree.weight(move.region) == 1 for move in program.collectives)
+        or fn is own_length
+    )
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5), expected, found
+    )
 
 
 def test_large_samples_are_split_and_their_gradient_is_reduced_once_after_the_loop() -> None:
-    w, xs = jax.ShapeDtypeStruct((256, 1024), "float32"), jax.ShapeDtypeStruct((2**20, 1024), "float32")
-    keywords: dict[str, Any] = {"cluster": "8xh100", "mesh": {"d": 8}, "in_shardings": (P(), P("d"))}
+    w, xs = (
+        jax.ShapeDtypeStruct((256, 1024), "float32"),
+        jax.ShapeDtypeStruct((2**20, 1024), "float32"),
+    )
+    keywords: dict[str, Any] = {
+        "cluster": "8xh100",
+        "mesh": {"d": 8},
+        "in_shardings": (P(), P("d")),
+    }
     plan = autopar.plan(gradient_by_map, w, xs, **keywords)
-    whole = autopar.plan(gradient_by_map, w, xs, options=autopar.SearchOptions(loops="whole"), **keywords)
+    whole = autopar.plan(
+        gradient_by_map, w, xs, options=autopar.SearchOptions(loops="whole"), **keywords
+    )
     assert plan.step_time_s < 0.2 * whole.step_time_s
     assert "loops whole or in parts" in plan.summary.space
     program = plan.bound.planned.program
@@ -202,7 +230,10 @@ def test_the_parts_of_a_loop_are_split_even_where_splitting_what_is_inside_costs
     def mapped(w: Any, xs: Any) -> Any:
         return lax.map(lambda x: (jnp.tanh(w @ x) ** 2).sum(), xs)
 
-    w, xs = jax.ShapeDtypeStruct((256, 1024), "float32"), jax.ShapeDtypeStruct((1 << 20, 1024), "float32")
+    w, xs = (
+        jax.ShapeDtypeStruct((256, 1024), "float32"),
+        jax.ShapeDtypeStruct((1 << 20, 1024), "float32"),
+    )
     plan = autopar.plan(mapped, w, xs, cluster="8xh100", mesh=mesh)
     assert plan.placements["xs"].dims[0]
     assert plan.peak_memory_bytes < part * 4 * xs.size
@@ -252,7 +283,9 @@ def test_loops_whose_devices_need_one_another_are_left_together() -> None:
     """Each round needs a sum over what is split, or the test does: where such a dim is split, devices stay together."""
 
     def norm(x: Any) -> Any:
-        return lax.while_loop(lambda c: jnp.sum(c**2) > 1.0, lambda c: c - 0.1 * c * jnp.sum(c**2), x)
+        return lax.while_loop(
+            lambda c: jnp.sum(c**2) > 1.0, lambda c: c - 0.1 * c * jnp.sum(c**2), x
+        )
 
     xs = np.random.default_rng(0).normal(size=(8, 16)) * np.linspace(0.1, 1, 8)[:, None]
     for spec in (P("d"), P(None, "d")):
@@ -275,8 +308,12 @@ def test_a_collective_where_devices_leave_by_themselves_is_refused() -> None:
     (value,) = made.outs
     whole = max(program.values) + 1
     added = Value(whole, program.values[value].tensor, Placement(((),)))
-    gather = Move("all_gather", ("d",), (value,), (whole,), 512, 1e-6, "redistribution", 0, region=made.region)
+    gather = Move(
+        "all_gather", ("d",), (value,), (whole,), 512, 1e-6, "redistribution", 0, region=made.region
+    )
     before, after = program.instructions[: position + 1], program.instructions[position + 1 :]
     verify(program)
-    with pytest.raises(ProgramError, match="sent over d, along which devices leave it by themselves"):
+    with pytest.raises(
+        ProgramError, match="sent over d, along which devices leave it by themselves"
+    ):
         verify(program.with_instructions((*before, gather, *after), {whole: added}))

@@ -69,7 +69,9 @@ def test_derivatives_share_what_they_are_of() -> None:
 
 def test_other_operands_or_parameters_are_others() -> None:
     def parts(x: Any, y: Any) -> Any:
-        return [jnp.sum(z, axis) for z in (x, y) for axis in (0, 1, 0)], [x[i : i + 1] for i in (0, 1, 0)]
+        return [jnp.sum(z, axis) for z in (x, y) for axis in (0, 1, 0)], [
+            x[i : i + 1] for i in (0, 1, 0)
+        ]
 
     graph = graph_of(parts, X, X + 1)
     assert (count(graph, "reduce_sum"), count(graph, "slice")) == (4, 2)
@@ -175,5 +177,7 @@ def test_what_is_no_plain_data_is_compared_too() -> None:
         ([1], [1], False),
     ],
 )
-def test_parameters_are_equal_only_where_that_is_known(one: object, other: object, same: bool) -> None:
+def test_parameters_are_equal_only_where_that_is_known(
+    one: object, other: object, same: bool
+) -> None:
     assert merge._is_equal(one, other) is same  # pyright: ignore[reportPrivateUsage]

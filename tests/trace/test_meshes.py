@@ -21,13 +21,22 @@ from tests.fuzz.generate import generate
 from tests.ops.all_cases import CASES
 from tests.ops.build import Case
 
-EXPLICIT, MIXED, AUTO = (AxisType.Explicit,) * 2, (AxisType.Auto, AxisType.Explicit), (AxisType.Auto,) * 2
+EXPLICIT, MIXED, AUTO = (
+    (AxisType.Explicit,) * 2,
+    (AxisType.Auto, AxisType.Explicit),
+    (AxisType.Auto,) * 2,
+)
 REFUSED = frozenset({"cholesky_update", "ragged_dot_general"})
 """What JAX takes on Explicit meshes only if it is told how the result lies, or not at all."""
 PROGRAMS = 8
 FIRST = {case.kind: case for case in reversed(CASES)}
 ON_MESHES = [
-    pytest.param(case, types, id=f"{case.name} {name}", marks=[pytest.mark.slow] * (types == MIXED or not is_first))
+    pytest.param(
+        case,
+        types,
+        id=f"{case.name} {name}",
+        marks=[pytest.mark.slow] * (types == MIXED or not is_first),
+    )
     for case in CASES
     for is_first in [case is FIRST[case.kind]]
     for name, types in (("explicit", EXPLICIT), ("mixed", MIXED))
@@ -100,6 +109,9 @@ def test_every_operator(case: Case, types: Any) -> None:
 def test_drawn_programs(types: Any) -> None:
     with jax.enable_x64(True):
         drawn = (generate(np.random.default_rng(seed)) for seed in count())
-        programs = [*islice((p for p in drawn if "shard_map" not in str(p)), PROGRAMS)]  # these name another mesh
-        taken = [is_traced_alike(program.block.function(), program.args, types) for program in programs]
+        # these name another mesh
+        programs = [*islice((p for p in drawn if "shard_map" not in str(p)), PROGRAMS)]
+        taken = [
+            is_traced_alike(program.block.function(), program.args, types) for program in programs
+        ]
     assert sum(taken) >= PROGRAMS - 2

@@ -20,7 +20,16 @@ Function = Callable[..., Any]
 
 def kinds(graph: OpGraph) -> list[str]:
     """The kinds of all operators on matrices that move something, in order."""
-    moving = {"concatenate", "dynamic_roll", "dynamic_slice", "pad", "roll", "slice", "splice", "split"}
+    moving = {
+        "concatenate",
+        "dynamic_roll",
+        "dynamic_slice",
+        "pad",
+        "roll",
+        "slice",
+        "splice",
+        "split",
+    }
     return [op.kind for op in graph.ops if op.kind in moving and op.outs[0].ndim == 2]
 
 
@@ -63,7 +72,10 @@ FUNCTIONS: dict[str, tuple[Function, list[str]]] = {
     "wrapped, corners": (padded(corners, "wrap"), ["roll"] * 8),
     "edges": (padded(cross, "edge"), ["splice"] * 4),
     "edges, corners": (padded(corners, "edge"), ["splice"] * 8),
-    "edges, gradient": (loss(padded(cross, "edge")), [*["splice"] * 4, *["pad"] * 4, *["splice"] * 4]),
+    "edges, gradient": (
+        loss(padded(cross, "edge")),
+        [*["splice"] * 4, *["pad"] * 4, *["splice"] * 4],
+    ),
     "mirrored": (padded(cross, "reflect"), ["splice"] * 4),
     "cut, then padded": (lambda x: jnp.pad(x[1:], ((0, 1), (0, 0))), ["pad"]),
     "moved on": (lambda x: jnp.concatenate([x[2:], x[:2] * 2]), ["slice", "splice"]),
@@ -72,10 +84,15 @@ FUNCTIONS: dict[str, tuple[Function, list[str]]] = {
     "what was cut comes back as zeros": (lambda x: jnp.pad(x[2:-2], ((1, 1), (0, 0))), ["splice"]),
     "another value around": (lambda x: jnp.pad(x, 1, constant_values=7.0)[2:, 1:-1], ["pad"]),
     "two values around": (
-        lambda x: jax.lax.pad(jax.lax.pad(x, 1.0, ((1, 0, 0), (0, 0, 0))), 2.0, ((1, -2, 0), (0, 0, 0))),
+        lambda x: jax.lax.pad(
+            jax.lax.pad(x, 1.0, ((1, 0, 0), (0, 0, 0))), 2.0, ((1, -2, 0), (0, 0, 0))
+        ),
         ["pad", "pad"],
     ),
-    "a quarter of a large tensor": (lambda x: jnp.concatenate([x[:2], x[10:12]]), ["slice", "slice", "concatenate"]),
+    "a quarter of a large tensor": (
+        lambda x: jnp.concatenate([x[:2], x[10:12]]),
+        ["slice", "slice", "concatenate"],
+    ),
 }
 
 
@@ -137,7 +154,11 @@ def chain(rng: np.random.Generator) -> Function:
             elif kind == 4:
                 x = x + jnp.roll(x, one, dim)
             else:
-                x = jax.lax.pad(x, 0.0, [(low - high, high - low, 0) if d == dim else (0, 0, 0) for d in range(2)])
+                x = jax.lax.pad(
+                    x,
+                    0.0,
+                    [(low - high, high - low, 0) if d == dim else (0, 0, 0) for d in range(2)],
+                )
         return x
 
     return function
@@ -153,7 +174,9 @@ def weighted(function: Function) -> Function:
     return jax.grad(total)
 
 
-@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 40))])
+@pytest.mark.parametrize(
+    "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 40))]
+)
 def test_any_chain_computes_what_it_did(seed: int) -> None:
     rng, x = np.random.default_rng(seed), X[:6, :8]
     functions = [chain(rng) for _ in range(12)]

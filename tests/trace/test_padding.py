@@ -31,11 +31,15 @@ def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
     """Writes what destroys any value behind the true elements of whatever is not said to be zero there."""
     record = Padder.record
 
-    def record_poisoned(self: Padder, op: DraftOp, outs: Sequence[TensorInfo], zeros: Sequence[Any] = ()) -> None:
+    def record_poisoned(
+        self: Padder, op: DraftOp, outs: Sequence[TensorInfo], zeros: Sequence[Any] = ()
+    ) -> None:
         record(self, op, outs, zeros)
         for true in op.outs if op.kind not in BOUNDARY else ():
             (form,) = self.forms[true.id]
-            dims = [d for d in range(true.ndim) if form.shape[d] != true.shape[d] and d not in form.zero]
+            dims = [
+                d for d in range(true.ndim) if form.shape[d] != true.shape[d] and d not in form.zero
+            ]
             dtype = jnp.dtype(true.dtype)
             if not dims or dtype.kind == "b":
                 continue
@@ -129,14 +133,18 @@ OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 @pytest.mark.parametrize("name", OPERATORS)
-def test_nothing_behind_the_true_elements_changes_a_value(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_behind_the_true_elements_changes_a_value(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     poisoned(monkeypatch)
     check(OPERATORS[name], X, Y)
 
 
 @pytest.mark.parametrize("mode", ["clip", "fill", "promise_in_bounds"])
 @pytest.mark.parametrize("state", [True, False])
-def test_indices_mean_places_of_the_true_dim(mode: str, state: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_indices_mean_places_of_the_true_dim(
+    mode: str, state: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     poisoned(monkeypatch)
     rows = array(5, 10, seed=2)
 
@@ -167,7 +175,10 @@ def test_a_step_with_a_tied_embedding(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @settings(deadline=None, max_examples=16)
-@given(st.lists(st.sampled_from(sorted(OPERATORS)), min_size=2, max_size=4), st.randoms(use_true_random=False))
+@given(
+    st.lists(st.sampled_from(sorted(OPERATORS)), min_size=2, max_size=4),
+    st.randoms(use_true_random=False),
+)
 def test_chains_of_operators(names: list[str], random: Any) -> None:
     picks = [random.random() for _ in names]
 
@@ -189,7 +200,11 @@ def test_a_missing_mask_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     masked = Padder.masked
 
     def unmasked(self: Padder, tensor: Any, form: Form, dims: Any, value: Any, op: DraftOp) -> Form:
-        return form if op.kind == "reduce_sum" and value == 0 else masked(self, tensor, form, dims, value, op)
+        return (
+            form
+            if op.kind == "reduce_sum" and value == 0
+            else masked(self, tensor, form, dims, value, op)
+        )
 
     monkeypatch.setattr(Padder, "masked", unmasked)
     with pytest.raises(AssertionError):
@@ -201,7 +216,9 @@ def test_padded_sizes_are_even_and_add_little(size: int, devices: int) -> None:
     found = padded_size(size, devices)
     assert size <= found
     assert 100 * found <= 115 * size
-    assert found == size or any(found % parts == 0 for parts in range(2, devices + 1) if devices % parts == 0)
+    assert found == size or any(
+        found % parts == 0 for parts in range(2, devices + 1) if devices % parts == 0
+    )
 
 
 def test_even_graphs_are_not_padded() -> None:
@@ -272,7 +289,9 @@ def test_zeros_are_written_by_what_writes_anyway_and_once_for_all_who_read_them(
     assert len(masks) == 3
     for mask in masks:
         (masked,) = (
-            t for t in mask.ins if t.id in graph.producers and graph.producers[t.id].kind != "broadcast_in_dim"
+            t
+            for t in mask.ins
+            if t.id in graph.producers and graph.producers[t.id].kind != "broadcast_in_dim"
         )
         assert graph.producers[masked.id].kind in ("mul", "add_any")
         assert len(uses[masked.id]) == 1
@@ -290,9 +309,15 @@ def test_bits_of_padded_rows_are_drawn_with_the_others() -> None:
         return x * jax.random.bernoulli(KEY, 0.5, x.shape) + x
 
     graph = trace(lambda x: noisy(x * 2).sum(1), (array(30, 8),), padding={30: 32}).graph
-    assert {op.outs[0].shape for op in graph.ops if op.kind == "threefry2x32" and op.outs[0].ndim == 2} == {(32, 8)}
+    assert {
+        op.outs[0].shape for op in graph.ops if op.kind == "threefry2x32" and op.outs[0].ndim == 2
+    } == {(32, 8)}
     makers = {
-        graph.producers[t.id].kind for op in graph.ops if op.kind == "threefry2x32" for t in op.ins if t.ndim == 2
+        graph.producers[t.id].kind
+        for op in graph.ops
+        if op.kind == "threefry2x32"
+        for t in op.ins
+        if t.ndim == 2
     }
     assert makers == {"iota_2x32_shape"}
     assert not [op for op in graph.ops if op.kind == "slice" and op.ins[0].ndim == 2]

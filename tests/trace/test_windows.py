@@ -15,7 +15,15 @@ from autopar.trace import trace
 from tests.trace.evaluate import as_function, assert_same
 
 X = jnp.asarray(np.random.default_rng(0).integers(-9, 9, (12, 8)), jnp.float32)
-INDEXED = {"dynamic_slice", "dynamic_update_slice", "gather", "scatter", "scatter-add", "scatter-mul", "scatter-min"}
+INDEXED = {
+    "dynamic_slice",
+    "dynamic_update_slice",
+    "gather",
+    "scatter",
+    "scatter-add",
+    "scatter-mul",
+    "scatter-min",
+}
 WRITES = ("set", "add", "multiply", "min", "max", "subtract")
 Function = Callable[..., Any]
 
@@ -35,7 +43,9 @@ STATED: dict[str, Function] = {
     "a column of every second row": lambda x: x.at[1::2, 3:7].add(x[:6, :4]),
     "all": lambda x: x.at[:].set(x * 2),
     "gradient of a write": lambda x: jax.grad(lambda v: (x.at[1:-1].set(v) ** 2).sum())(x[2:]),
-    "gradient of a strided write": lambda x: jax.grad(lambda v: (x.at[:, ::2].set(v) ** 2).sum())(x[:, :4]),
+    "gradient of a strided write": lambda x: jax.grad(lambda v: (x.at[:, ::2].set(v) ** 2).sum())(
+        x[:, :4]
+    ),
     "a list that counts": lambda x: x[jnp.array([1, 4, 7])],
     "columns that are counted": lambda x: x[:, jnp.arange(3) * 2 + 1],
     "a row and columns": lambda x: x[3, jnp.arange(4)],
@@ -78,18 +88,31 @@ def place(rng: np.random.Generator, size: int) -> Any:
     """A slice with any ends and stride, or a number, from beyond both ends of a dim."""
     if rng.random() < 0.3:
         return int(rng.integers(-2 * size, 2 * size))
-    begin, end = (None if rng.random() < 0.3 else int(rng.integers(-size - 3, size + 3)) for _ in range(2))
+    begin, end = (
+        None if rng.random() < 0.3 else int(rng.integers(-size - 3, size + 3)) for _ in range(2)
+    )
     return slice(begin, end, None if rng.random() < 0.5 else int(rng.integers(1, 5)))
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 20))])
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 20))]
+)
 def test_any_place_is_read_and_written_as_jax_does(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    drawn = [(tuple(place(rng, size) for size in X.shape), str(rng.choice(WRITES))) for _ in range(20)]
+    drawn = [
+        (tuple(place(rng, size) for size in X.shape), str(rng.choice(WRITES))) for _ in range(20)
+    ]
 
     def every(x: Any) -> Any:
         read = [x.at[at].get(mode="fill" if n % 2 else "clip") for n, (at, _) in enumerate(drawn)]
-        write = [getattr(x.at[at], how)(y * 3 + 1, mode="clip") for (at, how), y in zip(drawn, read, strict=True)]
-        return read, write, [getattr(x.at[at], how)(y * 3 + 1) for (at, how), y in zip(drawn, read, strict=True)]
+        write = [
+            getattr(x.at[at], how)(y * 3 + 1, mode="clip")
+            for (at, how), y in zip(drawn, read, strict=True)
+        ]
+        return (
+            read,
+            write,
+            [getattr(x.at[at], how)(y * 3 + 1) for (at, how), y in zip(drawn, read, strict=True)],
+        )
 
     assert_same(jax.jit(every)(X), jax.jit(as_function(trace(every, (X,))))(X))

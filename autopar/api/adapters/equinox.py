@@ -35,7 +35,8 @@ class Static:
         known = {position: value for position, _, value in self.leaves}
         rest = iter(arrays)
         return tree.unflatten(
-            self.structure, [known[n] if n in known else next(rest) for n in range(self.structure.num_leaves)]
+            self.structure,
+            [known[n] if n in known else next(rest) for n in range(self.structure.num_leaves)],
         )
 
 
@@ -66,9 +67,13 @@ class Equinox:
         try:
             hash(static)
         except TypeError as error:
-            raise SignatureMismatch(f"an argument holds what is neither an array nor hashable: {error}") from error
+            raise SignatureMismatch(
+                f"an argument holds what is neither an array nor hashable: {error}"
+            ) from error
         args, kwargs = arguments
-        yield Opened(CallParts(_EquinoxFunction(parts.fn, static), args, kwargs), static, _close, _close)
+        yield Opened(
+            CallParts(_EquinoxFunction(parts.fn, static), args, kwargs), static, _close, _close
+        )
 
 
 class _EquinoxFunction:

@@ -86,7 +86,11 @@ class _NnxFunction:
     """A function of arrays: makes objects of them, calls the user's function, and tells what became of the objects."""
 
     def __init__(
-        self, fn: Callable[..., Any], definitions: Sequence[Definition], names: Sequence[str], keeps: Keeps
+        self,
+        fn: Callable[..., Any],
+        definitions: Sequence[Definition],
+        names: Sequence[str],
+        keeps: Keeps,
     ) -> None:
         self._fn = fn
         self._definitions = definitions
@@ -108,6 +112,7 @@ class _NnxFunction:
             with nnx.split_context(_INNER) as context:
                 after, definitions = _split_all(context, objects)
                 result, of_result = _split_all(context, result)
+
         return self._returned(holders, after, definitions, result, of_result)
 
     def _returned(
@@ -121,9 +126,16 @@ class _NnxFunction:
         found = _Sources(before, [self._keeps(name) for name in self._names])
         for name, leaves in zip(self._names, after, strict=True):
             found.changed(name, leaves)
-        arguments = [(definition, found.of(leaves)) for definition, leaves in zip(definitions, after, strict=True)]
+
+        arguments = [
+            (definition, found.of(leaves))
+            for definition, leaves in zip(definitions, after, strict=True)
+        ]
         own = held_leaves(result)
-        results = [(definition, found.of(leaves)) for definition, leaves in zip(of_result, own, strict=True)]
+        results = [
+            (definition, found.of(leaves))
+            for definition, leaves in zip(of_result, own, strict=True)
+        ]
         result = put_back(result, iter([found.new(leaves) for leaves in own]))
         return Returned(result, found.leaves, KnownObjects(tuple(arguments), tuple(results)))
 
@@ -132,7 +144,11 @@ class _Sources:
     """Tells arrays that are held by the arguments from those that were changed. Arrays are told by identity."""
 
     def __init__(self, before: Sequence[Leaves], keeps: Sequence[bool]) -> None:
-        arrays = [(value, kept) for leaves, kept in zip(before, keeps, strict=True) for value in leaves.values]
+        arrays = [
+            (value, kept)
+            for leaves, kept in zip(before, keeps, strict=True)
+            for value in leaves.values
+        ]
         self._arrays = [value for value, _ in arrays]
         self._held = {id(value): n for n, (value, kept) in enumerate(arrays) if kept}
         self._changed: dict[int, int] = {}
@@ -143,7 +159,9 @@ class _Sources:
         for name, value in zip(leaves.names, leaves.values, strict=True):
             if id(value) not in self._held and id(value) not in self._changed:
                 self._changed[id(value)] = len(self.leaves.values)
-                self.leaves = Leaves((*self.leaves.names, f".{argument}{name}"), (*self.leaves.values, value))
+                self.leaves = Leaves(
+                    (*self.leaves.names, f".{argument}{name}"), (*self.leaves.values, value)
+                )
 
     def of(self, leaves: Leaves) -> tuple[Source, ...]:
         """Where each array of an object is."""
@@ -152,7 +170,11 @@ class _Sources:
 
     def new(self, leaves: Leaves) -> Leaves:
         """The arrays of an object in the result that are nowhere else."""
-        pairs = [pair for pair in zip(leaves.names, leaves.values, strict=True) if self._source(pair[1]) is None]
+        pairs = [
+            pair
+            for pair in zip(leaves.names, leaves.values, strict=True)
+            if self._source(pair[1]) is None
+        ]
         return Leaves([name for name, _ in pairs], [value for _, value in pairs])
 
     def _source(self, value: Any) -> Source | None:
@@ -165,7 +187,10 @@ def _close(returned: Returned, args: Args, kwargs: Kwargs) -> Any:
     """Changes the objects among the arguments of the call; its result, with objects."""
     known: KnownObjects = returned.known
     holders = held_leaves((args, kwargs))
-    place = {"held": [value for leaves in holders for value in leaves.values], "changed": returned.changed.values}
+    place = {
+        "held": [value for leaves in holders for value in leaves.values],
+        "changed": returned.changed.values,
+    }
     own = held_leaves(returned.result)
     with _nnx().merge_context(_OUTER, False) as context:
         for definition, sources in known.arguments:
@@ -173,7 +198,12 @@ def _close(returned: Returned, args: Args, kwargs: Kwargs) -> Any:
         objects: list[Any] = []
         for (definition, sources), leaves in zip(known.results, own, strict=True):
             place["own"] = leaves.values
-            objects.append(_merge(context, definition, [place[source.kind][source.number] for source in sources]))
+            objects.append(
+                _merge(
+                    context, definition, [place[source.kind][source.number] for source in sources]
+                )
+            )
+
     return put_back(returned.result, iter(objects))
 
 
@@ -186,9 +216,16 @@ def _shapes(returned: Returned, args: Args, kwargs: Kwargs) -> Any:
     with _nnx().merge_context(None, None) as context:
         for definition, sources in known.arguments:  # to which those in the result may refer
             _merge(context, definition, [place[source.kind][source.number] for source in sources])
-        for (definition, sources), leaves in zip(known.results, held_leaves(returned.result), strict=True):
+        for (definition, sources), leaves in zip(
+            known.results, held_leaves(returned.result), strict=True
+        ):
             place["own"] = leaves.values
-            objects.append(_merge(context, definition, [place[source.kind][source.number] for source in sources]))
+            objects.append(
+                _merge(
+                    context, definition, [place[source.kind][source.number] for source in sources]
+                )
+            )
+
     return put_back(returned.result, iter(objects))
 
 
@@ -209,14 +246,22 @@ def _split_all(context: Any, structure: Any) -> tuple[Any, tuple[Definition, ...
 
 def _static_types(graph: Any) -> tuple[Any, ...]:
     """The types of the attributes of a graph's objects, and of what describes its variables."""
-    attributes = [_type(attribute.value) for _, attribute in graph.attributes if hasattr(attribute, "value")]
-    described = [_type(node.metadata) for node in graph.nodes if isinstance(getattr(node, "metadata", None), Mapping)]
+    attributes = [
+        _type(attribute.value) for _, attribute in graph.attributes if hasattr(attribute, "value")
+    ]
+    described = [
+        _type(node.metadata)
+        for node in graph.nodes
+        if isinstance(getattr(node, "metadata", None), Mapping)
+    ]
     return (*attributes, *described)
 
 
 def _type(value: Any) -> Any:
     """The type of `value`, or those of its elements."""
-    elements: Any = (*cast("Mapping[Any, Any]", value).values(),) if isinstance(value, Mapping) else value
+    elements: Any = (
+        (*cast("Mapping[Any, Any]", value).values(),) if isinstance(value, Mapping) else value
+    )
     if isinstance(elements, tuple | list):
         return tuple(map(_type, cast("Sequence[Any]", elements)))
     return cast("Any", type(elements))

@@ -70,7 +70,11 @@ class _KerasFunction:
     """The function of the arrays that the variables hold."""
 
     def __init__(
-        self, fn: Callable[..., Any], holders: Sequence[tuple[str, Any]], variables: Sequence[list[Any]], keeps: Keeps
+        self,
+        fn: Callable[..., Any],
+        holders: Sequence[tuple[str, Any]],
+        variables: Sequence[list[Any]],
+        keeps: Keeps,
     ) -> None:
         self._fn = fn
         self._holders = holders
@@ -82,18 +86,31 @@ class _KerasFunction:
         arrays = _held(args, kwargs)
         objects = iter([value for _, value in self._holders])
         args, kwargs = put_back((args, kwargs), objects)
-        owned = [(name, one) for (name, _), own in zip(self._holders, self._variables, strict=True) for one in own]
-        scope = _keras().StatelessScope(state_mapping=[(one, a) for (_, one), a in zip(owned, arrays, strict=True)])
+        owned = [
+            (name, one)
+            for (name, _), own in zip(self._holders, self._variables, strict=True)
+            for one in own
+        ]
+        scope = _keras().StatelessScope(
+            state_mapping=[(one, a) for (_, one), a in zip(owned, arrays, strict=True)]
+        )
         with scope:
             result = self._fn(*args, **kwargs)
+
         now = [scope.get_current_value(one) for _, one in owned]
-        changed = [n for n, (name, _) in enumerate(owned) if now[n] is not arrays[n] or not self._keeps(name)]
+        changed = [
+            n
+            for n, (name, _) in enumerate(owned)
+            if now[n] is not arrays[n] or not self._keeps(name)
+        ]
         names = [f".{owned[n][0]}[{owned[n][1].path!r}]" for n in changed]
         return Returned(result, Leaves(names, [now[n] for n in changed]), tuple(changed))
 
     def close(self, returned: Returned, args: Args, kwargs: Kwargs) -> Any:
         """Assigns to the variables what they hold now."""
-        now = dict(enumerate(_held(args, kwargs))) | dict(zip(returned.known, returned.changed.values, strict=True))
+        now = dict(enumerate(_held(args, kwargs))) | dict(
+            zip(returned.known, returned.changed.values, strict=True)
+        )
         for n, variable in enumerate(one for own in self._variables for one in own):
             if variable.value is not now[n]:
                 variable.assign(now[n])
@@ -126,7 +143,12 @@ def _is_variable(value: Any) -> bool:
 
 def _is_holder(value: Any) -> bool:
     keras = _keras()
-    kinds = keras.layers.Layer, keras.optimizers.Optimizer, keras.metrics.Metric, keras.random.SeedGenerator
+    kinds = (
+        keras.layers.Layer,
+        keras.optimizers.Optimizer,
+        keras.metrics.Metric,
+        keras.random.SeedGenerator,
+    )
     return isinstance(value, kinds)
 
 

@@ -51,8 +51,15 @@ def _as_pytree(fn: Any) -> CallParts:
 
 def _tell_constants(owner: Any) -> None:
     """Warns of arrays that an object holds whose methods are called."""
-    fields: dict[str, Any] = {} if isinstance(owner, FunctionType | type) else getattr(owner, "__dict__", {})
-    held = [name for name, value in fields.items() if any(map(_is_array, untyped_jax.tree.leaves(value)))]
+    fields: dict[str, Any] = (
+        {} if isinstance(owner, FunctionType | type) else getattr(owner, "__dict__", {})
+    )
+    held = [
+        name
+        for name, value in fields.items()
+        if any(map(_is_array, untyped_jax.tree.leaves(value)))
+    ]
+
     if held:
         kind = type(owner).__name__
         warnings.warn(

@@ -64,7 +64,9 @@ class Adapter(Protocol):
         ...
 
 
-def named_leaves(fn: Any, args: Args, kwargs: Kwargs, is_leaf: Callable[[Any], bool]) -> list[tuple[str, Any]]:
+def named_leaves(
+    fn: Any, args: Args, kwargs: Kwargs, is_leaf: Callable[[Any], bool]
+) -> list[tuple[str, Any]]:
     """The leaves of the arguments of `fn` with their names, in the order of `jax.tree.leaves((args, kwargs))`."""
     positional = positional_names(fn, len(args))
     keyed, _ = untyped_jax.tree_util.tree_flatten_with_path((args, kwargs), is_leaf=is_leaf)
@@ -72,6 +74,7 @@ def named_leaves(fn: Any, args: Args, kwargs: Kwargs, is_leaf: Callable[[Any], b
 
 
 def _name(path: Any, positional: list[str]) -> str:
-    side, which = path[0].idx, path[1]
+    side = path[0].idx
+    which = path[1]
     inside = untyped_jax.tree_util.keystr(path[2:])
     return f"{which.key}{inside}" if side else f"{positional[which.idx]}{inside}"

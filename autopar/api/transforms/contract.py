@@ -44,7 +44,8 @@ def _abstract(*operands: Any, dtype: Any) -> Any:
 
 def _differentiate(primals: Sequence[Any], tangents: Sequence[Any], *, dtype: Any) -> Any:
     """Linear in the gradients, and in the tangents."""
-    (gradients, given), (of_gradients, of_given) = _halves(primals), _halves(tangents)
+    (gradients, given) = _halves(primals)
+    (of_gradients, of_given) = _halves(tangents)
     parts: list[Any] = []
     for moved, fixed in ((of_gradients, given), (of_given, gradients)):
         pairs = [(m, f) for m, f in zip(moved, fixed, strict=True) if type(m) is not ad.Zero]
@@ -86,7 +87,9 @@ def _halves(values: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
 
 contract_p.def_impl(untyped_jax.jit(_contract, static_argnames="dtype"))
 contract_p.def_abstract_eval(_abstract)
-untyped_mlir.register_lowering(contract_p, untyped_mlir.lower_fun(_contract, multiple_results=False))
+untyped_mlir.register_lowering(
+    contract_p, untyped_mlir.lower_fun(_contract, multiple_results=False)
+)
 untyped_ad.primitive_jvps[contract_p] = _differentiate
 untyped_ad.primitive_transposes[contract_p] = _transpose
 untyped_batching.primitive_batchers[contract_p] = _batch

@@ -18,7 +18,14 @@ import jax.numpy as jnp
 from autopar import _compat
 from autopar._compat import untyped_jax
 from autopar._mesh import spec_of
-from autopar.api.transforms.planned import PlannedFunction, at, mapped_constraints, merged, settings_for, spread
+from autopar.api.transforms.planned import (
+    PlannedFunction,
+    at,
+    mapped_constraints,
+    merged,
+    settings_for,
+    spread,
+)
 from autopar.trace.flat import TRACING, FlatFunction
 
 Positions = tuple[int, ...]
@@ -27,7 +34,9 @@ _TANGENT = "tangent of "
 
 def inexact(planned: PlannedFunction) -> Positions:
     """The positions of results that have a derivative."""
-    return tuple(n for n, aval in enumerate(planned.results) if jnp.issubdtype(aval.dtype, jnp.inexact))
+    return tuple(
+        n for n, aval in enumerate(planned.results) if jnp.issubdtype(aval.dtype, jnp.inexact)
+    )
 
 
 def tangent_aval(aval: Any) -> Any:
@@ -62,17 +71,23 @@ def gradient(planned: PlannedFunction, moving: Positions, avals: Sequence[Any]) 
 
     names = gradient_names(at(flat.inputs, moving))
     carry = tuple((len(flat.outputs) + k, n) for k, n in enumerate(moving))
-    derived = replace(flat, function=function, name=f"gradient of {flat.name}", outputs=(*flat.outputs, *names))
+    derived = replace(
+        flat, function=function, name=f"gradient of {flat.name}", outputs=(*flat.outputs, *names)
+    )
     results = [*planned.results, *map(tangent_aval, avals)]
-    return planned.derive(derived, results, settings_for(planned, "gradient", carry=carry), planned.effects)
+    return planned.derive(
+        derived, results, settings_for(planned, "gradient", carry=carry), planned.effects
+    )
 
 
 def pushed(planned: PlannedFunction, moving: Positions) -> PlannedFunction:
     """The results, then the tangents of those that have any, for tangents of the operands `moving`."""
-    flat, wanted = planned.flat, inexact(planned)
+    flat = planned.flat
+    wanted = inexact(planned)
 
     def function(*operands: Any) -> list[Any]:
-        primals, given = operands[: len(flat.inputs)], operands[len(flat.inputs) :]
+        primals = operands[: len(flat.inputs)]
+        given = operands[len(flat.inputs) :]
 
         def moved(*values: Any) -> Any:
             outs = flat(*merged(primals, moving, values))
@@ -82,7 +97,9 @@ def pushed(planned: PlannedFunction, moving: Positions) -> PlannedFunction:
         return [*outs, *tangents]
 
     outputs = (*flat.outputs, *tangent_names(at(flat.outputs, wanted)))
-    derived = replace(_with_tangents(flat, moving), function=function, name=f"jvp of {flat.name}", outputs=outputs)
+    derived = replace(
+        _with_tangents(flat, moving), function=function, name=f"jvp of {flat.name}", outputs=outputs
+    )
     results = [*planned.results, *(tangent_aval(planned.results[n]) for n in wanted)]
     return planned.derive(derived, results, settings_for(planned, "jvp"), planned.effects)
 
@@ -92,7 +109,8 @@ def tangents(planned: PlannedFunction, moving: Positions, wanted: Positions) -> 
     flat = planned.flat
 
     def function(*operands: Any) -> list[Any]:
-        primals, given = operands[: len(flat.inputs)], operands[len(flat.inputs) :]
+        primals = operands[: len(flat.inputs)]
+        given = operands[len(flat.inputs) :]
 
         def moved(*values: Any) -> Any:
             return at(flat(*merged(primals, moving, values)), wanted)
@@ -103,13 +121,19 @@ def tangents(planned: PlannedFunction, moving: Positions, wanted: Positions) -> 
 
     outputs = tangent_names(at(flat.outputs, wanted))
     derived = replace(
-        _with_tangents(flat, moving), function=function, name=f"tangent of {flat.name}", outputs=outputs, part=True
+        _with_tangents(flat, moving),
+        function=function,
+        name=f"tangent of {flat.name}",
+        outputs=outputs,
+        part=True,
     )
     results = [tangent_aval(planned.results[n]) for n in wanted]
     return planned.derive(derived, results, settings_for(planned, "tangent"))
 
 
-def transposed(planned: PlannedFunction, linear: Positions, given: Positions, avals: Sequence[Any]) -> PlannedFunction:
+def transposed(
+    planned: PlannedFunction, linear: Positions, given: Positions, avals: Sequence[Any]
+) -> PlannedFunction:
     """The cotangents of the operands `linear`, for the other operands and cotangents of the results `given`.
 
     `avals` are the abstract values of the operands `linear`.
@@ -119,7 +143,8 @@ def transposed(planned: PlannedFunction, linear: Positions, given: Positions, av
     known = tuple(n for n in range(count) if n not in linear)
 
     def function(*operands: Any) -> list[Any]:
-        others, cotangents = operands[: len(known)], operands[len(known) :]
+        others = operands[: len(known)]
+        cotangents = operands[len(known) :]
 
         def moved(*values: Any) -> Any:
             return at(flat(*spread(count, linear, values, others)), given)
@@ -136,7 +161,9 @@ def transposed(planned: PlannedFunction, linear: Positions, given: Positions, av
         part=True,
     )
     results = list(map(tangent_aval, avals))
-    return planned.derive(derived, results, settings_for(planned, "transpose"), late=planned.compiled.late)
+    return planned.derive(
+        derived, results, settings_for(planned, "transpose"), late=planned.compiled.late
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,7 +179,9 @@ class Mapped:
         return (self.planned,)
 
 
-def mapped(planned: PlannedFunction, dims: Sequence[int | None], axis: Any, avals: Sequence[Any]) -> Mapped:
+def mapped(
+    planned: PlannedFunction, dims: Sequence[int | None], axis: Any, avals: Sequence[Any]
+) -> Mapped:
     """The function for each slice of the operands along `dims`; `avals` are the abstract values of whole operands."""
     flat = planned.flat
     out_dims = _out_dims(planned, dims, axis, avals)
@@ -161,9 +190,14 @@ def mapped(planned: PlannedFunction, dims: Sequence[int | None], axis: Any, aval
         a if dim is None else untyped_jax.core.ShapedArray((axis.size, *a.shape), a.dtype)
         for a, dim in zip(planned.results, out_dims, strict=True)
     ]
-    settings = settings_for(planned, "vmap", constraints=mapped_constraints(planned, dims, out_dims))
-    effects = frozenset(effect for effect in planned.effects if getattr(effect, "name", None) != axis.name)
+    settings = settings_for(
+        planned, "vmap", constraints=mapped_constraints(planned, dims, out_dims)
+    )
+    effects = frozenset(
+        effect for effect in planned.effects if getattr(effect, "name", None) != axis.name
+    )
     derived = replace(flat, function=function, name=f"vmap of {flat.name}")
+
     return Mapped(planned.derive(derived, results, settings, effects), out_dims)
 
 

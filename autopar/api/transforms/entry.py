@@ -14,7 +14,13 @@ from autopar._mesh import spec_of
 from autopar.api.bound import leading_arguments
 from autopar.api.options import Settings
 from autopar.api.shardings import Shapes, pinned
-from autopar.api.transforms.planned import ArgsKwargs, CompiledFunction, PlannedFunction, as_they_are, settings_for
+from autopar.api.transforms.planned import (
+    ArgsKwargs,
+    CompiledFunction,
+    PlannedFunction,
+    as_they_are,
+    settings_for,
+)
 from autopar.api.transforms.primitive import call
 from autopar.trace.arguments import Arguments, positions, read_arguments
 from autopar.trace.capture import known_state, make_jaxpr
@@ -42,7 +48,9 @@ class PlannedCall:
         """The results, in the function's own structure."""
         dynamic = tuple(arg for i, arg in enumerate(args) if i not in self.static)
         leaves = untyped_jax.tree.leaves((dynamic, dict(sorted(kwargs.items()))))
-        return untyped_jax.tree.unflatten(self.out_tree, call(self.planned, [*leaves, *self.captured]))
+        return untyped_jax.tree.unflatten(
+            self.out_tree, call(self.planned, [*leaves, *self.captured])
+        )
 
     @property
     def shapes(self) -> Any:
@@ -56,7 +64,10 @@ class PlannedCall:
 
 
 def planned_call(
-    fn: Callable[..., Any], compiled: CompiledFunction, args: tuple[Any, ...], kwargs: dict[str, Any]
+    fn: Callable[..., Any],
+    compiled: CompiledFunction,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
 ) -> PlannedCall:
     """The planned call of `fn`, compiled as `compiled`, for arguments like these. Traces `fn` once.
 
@@ -73,22 +84,34 @@ def planned_call(
         getattr(fn, "__name__", type(fn).__name__),
         arguments.leaf_names,
         tuple(f"output{path or '[0]'}" for path in results.names),
-        tuple(sorted(known_state(arguments, results, _carry(compiled.settings, arguments, results)))),
+        tuple(
+            sorted(known_state(arguments, results, _carry(compiled.settings, arguments, results)))
+        ),
     )
     narrow = _compat.computes_with(closed, _is_narrow)
     leading = leading_arguments(fn)
     shapes = Shapes(arguments.tree, arguments.leaf_names, results.tree, flat.outputs)
     settings = pinned(compiled.settings, shapes, leading)
     effects = frozenset(closed.effects)
-    planned = PlannedFunction(flat, results.avals, effects, narrow, settings, compiled, _call_of(arguments), loss=True)
+    planned = PlannedFunction(
+        flat, results.avals, effects, narrow, settings, compiled, _call_of(arguments), loss=True
+    )
     if captured:
         planned = _with_captured(planned, closed, captured)
-    return PlannedCall(planned, results.tree, tuple(position for position, _ in arguments.static), captured)
+
+    return PlannedCall(
+        planned, results.tree, tuple(position for position, _ in arguments.static), captured
+    )
 
 
 def _carry(settings: Settings, arguments: Arguments, results: Results) -> Pairs:
-    count = sum(argument.position is not None for argument in arguments.traced) + len(arguments.static)
-    donated = (*positions(settings.donate_argnums, count, "donate_argnums"), *settings.donate_argnames)
+    count = sum(argument.position is not None for argument in arguments.traced) + len(
+        arguments.static
+    )
+    donated = (
+        *positions(settings.donate_argnums, count, "donate_argnums"),
+        *settings.donate_argnames,
+    )
     return find_carry(settings.carry, arguments, results, donated)
 
 
@@ -116,7 +139,9 @@ def _call_of(arguments: Arguments) -> Callable[[Sequence[Any]], ArgsKwargs]:
     return unflatten
 
 
-def _with_captured(planned: PlannedFunction, closed: Any, captured: Sequence[Any]) -> PlannedFunction:
+def _with_captured(
+    planned: PlannedFunction, closed: Any, captured: Sequence[Any]
+) -> PlannedFunction:
     """`planned` with the captured values as operands, behind the others."""
     jaxpr, consts = _compat.open_jaxpr(closed)
     count = len(planned.flat.inputs)
@@ -132,7 +157,14 @@ def _with_captured(planned: PlannedFunction, closed: Any, captured: Sequence[Any
     derived = FlatFunction(function, flat.name, (*flat.inputs, *names), flat.outputs, state)
     settings = settings_for(planned, "captured")
     compiled = planned.compiled.derive(derived, settings, None)
-    return replace(planned, flat=derived, settings=settings, compiled=compiled, unflatten=as_they_are, derived={})
+    return replace(
+        planned,
+        flat=derived,
+        settings=settings,
+        compiled=compiled,
+        unflatten=as_they_are,
+        derived={},
+    )
 
 
 def _is_narrow(aval: Any) -> bool:

@@ -23,7 +23,13 @@ from autopar import _compat
 from autopar._compat import untyped_jax
 from autopar._mesh import spec_of
 from autopar.api.options import Settings
-from autopar.api.transforms.derived import Positions, gradient_names, inexact, tangent_aval, tangent_names
+from autopar.api.transforms.derived import (
+    Positions,
+    gradient_names,
+    inexact,
+    tangent_aval,
+    tangent_names,
+)
 from autopar.api.transforms.planned import ArgsKwargs, PlannedFunction, at, merged, settings_for
 from autopar.core.placement import Placement
 from autopar.operators import KEEP
@@ -66,7 +72,10 @@ class CutFunction:
     def linear(self, passed: Sequence[Any]) -> Any:
         """The function of tangents, for the values of the residuals that are passed."""
         rest = iter(passed)
-        leaves = [residual.value if residual.kind == "constant" else next(rest) for residual in self.residuals]
+        leaves = [
+            residual.value if residual.kind == "constant" else next(rest)
+            for residual in self.residuals
+        ]
         return untyped_jax.tree.unflatten(self.tree, leaves)
 
 
@@ -87,7 +96,8 @@ class PlannedPair:
 
 def pair(planned: PlannedFunction, moving: Positions, avals: Sequence[Any]) -> PlannedPair:
     """The parts of `planned`, of which the operands `moving` are differentiated; `avals` are those of all operands."""
-    flat, split = planned.flat, _split(planned, moving, avals)
+    flat = planned.flat
+    split = _split(planned, moving, avals)
     whole = _Names(flat, moving, inexact(planned), split)
     joint = _joint(planned, moving, avals, split, whole)
 
@@ -99,13 +109,23 @@ def pair(planned: PlannedFunction, moving: Positions, avals: Sequence[Any]) -> P
         return split.linear(operands[:count])(*operands[count:])
 
     forward_flat = replace(
-        flat, function=split.evaluate, name=f"forward of {flat.name}", outputs=whole.forward, part=True
+        flat,
+        function=split.evaluate,
+        name=f"forward of {flat.name}",
+        outputs=whole.forward,
+        part=True,
     )
     linear_flat = FlatFunction(
-        linear, f"linear part of {flat.name}", (*whole.passed, *whole.tangents), whole.out_tangents, part=True
+        linear,
+        f"linear part of {flat.name}",
+        (*whole.passed, *whole.tangents),
+        whole.out_tangents,
+        part=True,
     )
     settings = replace(_one_trace(settings_for(planned, "forward")), follow=None, shardings="move")
-    forward = planned.derive(forward_flat, [*planned.results, *split.extra_avals], settings, planned.effects, late=late)
+    forward = planned.derive(
+        forward_flat, [*planned.results, *split.extra_avals], settings, planned.effects, late=late
+    )
     out_tangents = [tangent_aval(planned.results[n]) for n in inexact(planned)]
     backward = planned.derive(linear_flat, out_tangents, replace(settings, mode="auto"), late=late)
     return PlannedPair(joint, forward, backward, split.passed)
@@ -114,7 +134,9 @@ def pair(planned: PlannedFunction, moving: Positions, avals: Sequence[Any]) -> P
 class _Names:
     """How the pair's operands and results are called; what both parts have is called the same in both."""
 
-    def __init__(self, flat: FlatFunction, moving: Positions, wanted: Positions, split: CutFunction) -> None:
+    def __init__(
+        self, flat: FlatFunction, moving: Positions, wanted: Positions, split: CutFunction
+    ) -> None:
         extras = tuple(f"residual {n} of {flat.name}" for n in range(len(split.extra_avals)))
         place = {"operand": flat.inputs, "result": flat.outputs, "extra": extras}
         self.extras = extras
@@ -126,7 +148,8 @@ class _Names:
 
 def _split(planned: PlannedFunction, moving: Positions, avals: Sequence[Any]) -> CutFunction:
     """Traces the function once, linearized. Operators are expanded unless they are to be kept."""
-    flat, wanted = planned.flat, inexact(planned)
+    flat = planned.flat
+    wanted = inexact(planned)
     trees: list[Any] = []
 
     def both(*operands: Any) -> list[Any]:
@@ -142,6 +165,7 @@ def _split(planned: PlannedFunction, moving: Positions, avals: Sequence[Any]) ->
     kept = planned.settings.options.operators == "kept"
     with TRACING(True), KEEP(kept), _compat.without_mesh():
         closed = untyped_jax.make_jaxpr(both)(*map(spec_of, avals))
+
     jaxpr, consts = _compat.open_jaxpr(closed)
     count = len(planned.results)
     known = dict(zip(jaxpr.constvars, consts, strict=True))
@@ -159,7 +183,9 @@ def _split(planned: PlannedFunction, moving: Positions, avals: Sequence[Any]) ->
 class _Residuals:
     """Tells what the variables that are kept for the backward part are."""
 
-    def __init__(self, invars: Sequence[Any], results: Sequence[Any], known: dict[Any, Any]) -> None:
+    def __init__(
+        self, invars: Sequence[Any], results: Sequence[Any], known: dict[Any, Any]
+    ) -> None:
         self._known = known
         self._operands = {var: n for n, var in enumerate(invars)}
         self._results = {var: n for n, var in enumerate(results) if not _compat.is_literal(var)}
@@ -180,19 +206,29 @@ class _Residuals:
 
 
 def _joint(
-    planned: PlannedFunction, moving: Positions, avals: Sequence[Any], split: CutFunction, names: _Names
+    planned: PlannedFunction,
+    moving: Positions,
+    avals: Sequence[Any],
+    split: CutFunction,
+    names: _Names,
 ) -> PlannedFunction:
     """Forward and backward in a row, with a cotangent for every result that has one."""
-    flat, wanted = planned.flat, inexact(planned)
-    count, results = len(flat.inputs), len(planned.results)
+    flat = planned.flat
+    wanted = inexact(planned)
+    count = len(flat.inputs)
+    results = len(planned.results)
 
     def function(*operands: Any) -> list[Any]:
         values = split.evaluate(*operands[:count])
         tagged = zip(values[results:], names.extras, strict=True)
-        extras: list[Any] = [untyped_checkpoint.checkpoint_name(value, name) for value, name in tagged]
+        extras: list[Any] = [
+            untyped_checkpoint.checkpoint_name(value, name) for value, name in tagged
+        ]
         place = {"operand": operands, "result": values, "extra": extras}
         linear = split.linear([place[residual.kind][residual.number] for residual in split.passed])
-        pull = untyped_jax.linear_transpose(linear, *(spec_of(tangent_aval(avals[n])) for n in moving))
+        pull = untyped_jax.linear_transpose(
+            linear, *(spec_of(tangent_aval(avals[n])) for n in moving)
+        )
         return [*values[:results], *pull(list(operands[count:]))]
 
     derived = replace(
@@ -226,7 +262,9 @@ def _as_in(joint: PlannedFunction, settings: Settings) -> Settings:
     """`settings`, held to how things lie in the plan of `joint`, on its mesh."""
     args, kwargs = joint.unflatten(())
     plan = joint.compiled.plan(*args, **kwargs)
-    pins = tuple(Pin(Named(name), Layout(placement.dims)) for name, placement in _placements(plan).items())
+    pins = tuple(
+        Pin(Named(name), Layout(placement.dims)) for name, placement in _placements(plan).items()
+    )
     return replace(
         settings,
         mesh=dict(plan.mesh.axes),
@@ -237,8 +275,13 @@ def _as_in(joint: PlannedFunction, settings: Settings) -> Settings:
 
 def _placements(plan: Any) -> dict[str, Placement]:
     """How the inputs, outputs and named values of a plan lie."""
-    graph, stage = plan.bound.traced.graph, plan.record.stage
-    found = {str(op.params["name"]): stage.strategies[op.id].outs[0] for op in graph.ops if op.kind == "name"}
+    graph = plan.bound.traced.graph
+    stage = plan.record.stage
+    found = {
+        str(op.params["name"]): stage.strategies[op.id].outs[0]
+        for op in graph.ops
+        if op.kind == "name"
+    }
     found |= {tensor.name: p for tensor, p in zip(graph.inputs, stage.inputs, strict=True)}
     found |= {graph.output_name(n): p for n, p in enumerate(stage.outputs)}
     return {name: placement for name, placement in found.items() if not name.startswith(CONSTANT)}

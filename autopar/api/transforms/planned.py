@@ -112,7 +112,9 @@ class PlannedFunction:
     ) -> PlannedFunction:
         """A planned call of another function, compiled for the same devices."""
         compiled = self.compiled.derive(flat, settings, late)
-        return PlannedFunction(flat, tuple(results), effects, self.narrow, settings, compiled, as_they_are)
+        return PlannedFunction(
+            flat, tuple(results), effects, self.narrow, settings, compiled, as_they_are
+        )
 
 
 def as_they_are(operands: Sequence[Any]) -> ArgsKwargs:
@@ -128,7 +130,9 @@ def merged(operands: Sequence[Any], positions: Sequence[int], values: Sequence[A
     return full
 
 
-def spread(count: int, positions: Sequence[int], values: Sequence[Any], others: Sequence[Any]) -> list[Any]:
+def spread(
+    count: int, positions: Sequence[int], values: Sequence[Any], others: Sequence[Any]
+) -> list[Any]:
     """`count` values: `values` at `positions`, `others` in order elsewhere."""
     place = dict(zip(positions, values, strict=True))
     rest = iter(others)
@@ -144,7 +148,11 @@ def at(values: Sequence[Any], positions: Sequence[int]) -> list[Any]:
 
 
 def settings_for(
-    planned: PlannedFunction, what: str, *, carry: Any = None, constraints: Sequence[Constraint] | None = None
+    planned: PlannedFunction,
+    what: str,
+    *,
+    carry: Any = None,
+    constraints: Sequence[Constraint] | None = None,
 ) -> Settings:
     """How a function derived from `planned` is planned; its stages are dumped into a directory `what` of its own.
 
@@ -171,7 +179,9 @@ def mapped_constraints(
     """
     flat = planned.flat
     added = dict(zip((*flat.inputs, *flat.outputs), (*dims, *out_dims), strict=True))
-    return tuple(one for constraint in planned.settings.constraints for one in _mapped(constraint, added))
+    return tuple(
+        one for constraint in planned.settings.constraints for one in _mapped(constraint, added)
+    )
 
 
 def _mapped(constraint: Constraint, added: dict[str, int | None]) -> list[Constraint]:
@@ -179,6 +189,7 @@ def _mapped(constraint: Constraint, added: dict[str, int | None]) -> list[Constr
         constraint = Pin(constraint.target, Layout(()))
     if not isinstance(constraint, Pin | Forbid) or constraint.layout is None:
         return [constraint]
+
     pattern = constraint.target.pattern if isinstance(constraint.target, Named) else ""
     names = [name for name, _ in matches(pattern, added)]
     if not names:
@@ -186,7 +197,11 @@ def _mapped(constraint: Constraint, added: dict[str, int | None]) -> list[Constr
             f"{constraint}: under jax.vmap there is a dim more, of which it is known for inputs and outputs only where "
             f"it lies. Map the function inside the one that you compile, or leave the constraint out."
         )
-    return [replace(constraint, target=Named(name), layout=_widened(constraint.layout, added[name])) for name in names]
+
+    return [
+        replace(constraint, target=Named(name), layout=_widened(constraint.layout, added[name]))
+        for name in names
+    ]
 
 
 def _widened(layout: Layout, dim: int | None) -> Layout:

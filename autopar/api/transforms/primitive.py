@@ -66,12 +66,17 @@ def _abstract(*_: Any, planned: PlannedFunction, devices: Any) -> Any:
 # Derivatives ----------------------------------------------------------------------------------------------------------
 
 
-def _differentiate(primals: Sequence[Any], tangents: Sequence[Any], *, planned: PlannedFunction, devices: Any) -> Any:
+def _differentiate(
+    primals: Sequence[Any], tangents: Sequence[Any], *, planned: PlannedFunction, devices: Any
+) -> Any:
     moving = tuple(n for n, tangent in enumerate(tangents) if _moves(primals[n], tangent))
     if not moving:
-        results, found = call(planned, primals), {}
+        results = call(planned, primals)
+        found = {}
     else:
-        results, found = _rule(planned, moving, at(tangents, moving))(planned, moving, primals, at(tangents, moving))
+        results, found = _rule(planned, moving, at(tangents, moving))(
+            planned, moving, primals, at(tangents, moving)
+        )
     return results, [found[n] if n in found else _zero(result) for n, result in enumerate(results)]
 
 
@@ -96,44 +101,61 @@ def _has_loss(planned: PlannedFunction, given: Sequence[Any]) -> bool:
     return all(jnp.issubdtype(aval.dtype, jnp.floating) for aval in values)
 
 
-def _backward(planned: PlannedFunction, moving: Positions, primals: Sequence[Any], given: Sequence[Any]) -> Any:
+def _backward(
+    planned: PlannedFunction, moving: Positions, primals: Sequence[Any], given: Sequence[Any]
+) -> Any:
     avals = [aval_of(primals[n]) for n in moving]
     whole = planned.once(("gradient", moving), lambda: derived.gradient(planned, moving, avals))
     values = call(whole, primals)
-    results, gradients = values[: len(planned.results)], values[len(planned.results) :]
+    results = values[: len(planned.results)]
+    gradients = values[len(planned.results) :]
     found = {0: contract(gradients, given, planned.results[0].dtype)}
     others = tuple(n for n in inexact(planned) if n)
     return results, found | _apart_of(planned, moving, primals, given, others)
 
 
-def _in_two_parts(planned: PlannedFunction, moving: Positions, primals: Sequence[Any], given: Sequence[Any]) -> Any:
+def _in_two_parts(
+    planned: PlannedFunction, moving: Positions, primals: Sequence[Any], given: Sequence[Any]
+) -> Any:
     avals = list(map(aval_of, primals))
     parts: PlannedPair = planned.once(("pair", moving), lambda: pair(planned, moving, avals))
     values = call(parts.forward, primals)
-    results, extras = values[: len(planned.results)], values[len(planned.results) :]
+    results = values[: len(planned.results)]
+    extras = values[len(planned.results) :]
     place = {"operand": primals, "result": results, "extra": extras}
     passed = [place[residual.kind][residual.number] for residual in parts.passed]
     return results, dict(zip(inexact(planned), call(parts.linear, [*passed, *given]), strict=True))
 
 
-def _together(planned: PlannedFunction, moving: Positions, primals: Sequence[Any], given: Sequence[Any]) -> Any:
+def _together(
+    planned: PlannedFunction, moving: Positions, primals: Sequence[Any], given: Sequence[Any]
+) -> Any:
     whole = planned.once(("jvp", moving), lambda: derived.pushed(planned, moving))
     values = call(whole, [*primals, *given])
-    results, found = values[: len(planned.results)], values[len(planned.results) :]
+    results = values[: len(planned.results)]
+    found = values[len(planned.results) :]
     return results, dict(zip(inexact(planned), found, strict=True))
 
 
-def _apart(planned: PlannedFunction, moving: Positions, primals: Sequence[Any], given: Sequence[Any]) -> Any:
+def _apart(
+    planned: PlannedFunction, moving: Positions, primals: Sequence[Any], given: Sequence[Any]
+) -> Any:
     return call(planned, primals), _apart_of(planned, moving, primals, given, inexact(planned))
 
 
 def _apart_of(
-    planned: PlannedFunction, moving: Positions, primals: Sequence[Any], given: Sequence[Any], wanted: Positions
+    planned: PlannedFunction,
+    moving: Positions,
+    primals: Sequence[Any],
+    given: Sequence[Any],
+    wanted: Positions,
 ) -> dict[int, Any]:
     """The tangents of the results `wanted`, by position, in a call of their own."""
     if not wanted:
         return {}
-    linear = planned.once(("tangents", moving, wanted), lambda: derived.tangents(planned, moving, wanted))
+    linear = planned.once(
+        ("tangents", moving, wanted), lambda: derived.tangents(planned, moving, wanted)
+    )
     return dict(zip(wanted, call(linear, [*primals, *given]), strict=True))
 
 
@@ -142,12 +164,18 @@ def _zero(value: Any) -> Any:
     return untyped_ad.Zero(aval.to_tangent_aval())
 
 
-def _transpose(cotangents: Sequence[Any], *operands: Any, planned: PlannedFunction, devices: Any) -> list[Any]:
-    linear = tuple(n for n, operand in enumerate(operands) if untyped_ad.is_undefined_primal(operand))
+def _transpose(
+    cotangents: Sequence[Any], *operands: Any, planned: PlannedFunction, devices: Any
+) -> list[Any]:
+    linear = tuple(
+        n for n, operand in enumerate(operands) if untyped_ad.is_undefined_primal(operand)
+    )
     given = tuple(n for n, cotangent in enumerate(cotangents) if type(cotangent) is not ad.Zero)
     avals = [operands[n].aval for n in linear]
     known = [operand for n, operand in enumerate(operands) if n not in linear]
-    pulled = planned.once(("transpose", linear, given), lambda: derived.transposed(planned, linear, given, avals))
+    pulled = planned.once(
+        ("transpose", linear, given), lambda: derived.transposed(planned, linear, given, avals)
+    )
     found = list(map(typed_as, call(pulled, [*known, *at(cotangents, given)]), avals))
     return spread(len(operands), linear, found, [None] * len(known))
 
@@ -156,7 +184,12 @@ def _transpose(cotangents: Sequence[Any], *operands: Any, planned: PlannedFuncti
 
 
 def _batch(
-    axis: Any, operands: Sequence[Any], dims: Sequence[int | None], *, planned: PlannedFunction, devices: Any
+    axis: Any,
+    operands: Sequence[Any],
+    dims: Sequence[int | None],
+    *,
+    planned: PlannedFunction,
+    devices: Any,
 ) -> Any:
     if all(dim is None for dim in dims) and not planned.effects:
         return call(planned, operands), [None] * len(planned.results)

@@ -31,10 +31,15 @@ def arena_bytes(buffers: Sequence[HeldBuffer], ranks: Mapping[int, int]) -> int:
     own = {one.buffer: ends[one.buffer] - begins[one.buffer] for one in large}
     whole = {one.buffer: ends[final] - begins[one.buffer] for one, final in places}
     together = [one for one, _ in places]
-    size = _stretch(sorted(together, key=lambda one: (-one.size_bytes, -own[one.buffer], ranks[one.buffer])))
+    size = _stretch(
+        sorted(together, key=lambda one: (-one.size_bytes, -own[one.buffer], ranks[one.buffer]))
+    )
     if size > most(large)[0]:
-        longest = sorted(together, key=lambda one: (-whole[one.buffer], -one.size_bytes, ranks[one.buffer]))
+        longest = sorted(
+            together, key=lambda one: (-whole[one.buffer], -one.size_bytes, ranks[one.buffer])
+        )
         size = min(size, _stretch(longest))
+
     return size + most(small)[0]
 
 
@@ -47,7 +52,10 @@ def _places(buffers: Sequence[HeldBuffer]) -> list[tuple[HeldBuffer, int]]:
     for one in sorted(buffers, key=lambda one: one.first):
         root = one.buffer if one.over is None else first.get(one.over, one.buffer)
         first[one.buffer] = root
-        found[root] = (one if root == one.buffer else replace(found[root][0], last=one.last)), one.buffer
+        found[root] = (
+            (one if root == one.buffer else replace(found[root][0], last=one.last)),
+            one.buffer,
+        )
     return list(found.values())
 
 
@@ -75,13 +83,18 @@ def _stretch(buffers: Sequence[HeldBuffer]) -> int:
 
 def _best_gap(placed: Sequence[tuple[int, int, int, int]], one: HeldBuffer, wanted: int) -> int:
     """The offset of the smallest gap of at least `wanted` bytes beside what lives at the same time as `one`."""
-    best, best_gap, free = -1, 0, 0
-    first, last = one.first, one.last
+    best = -1
+    best_gap = 0
+    free = 0
+    first = one.first
+    last = one.last
     for start, stop, begins, ends in placed:
         if begins > last or ends < first:
             continue
         gap = start - free
         if gap >= wanted and (best < 0 or gap < best_gap):
-            best, best_gap = free, gap
+            best = free
+            best_gap = gap
         free = max(free, stop)
+
     return best if best >= 0 else free

@@ -34,7 +34,13 @@ class XlaCpu(Backend):
         return turns.turned_products(graph)
 
     def product_turns_s(
-        self, op: OpNode, elements: tuple[Number, Number, Number], flops: Number, device: Device, *, turned: bool
+        self,
+        op: OpNode,
+        elements: tuple[Number, Number, Number],
+        flops: Number,
+        device: Device,
+        *,
+        turned: bool,
     ) -> Number:
         """See `turns.product_turns_s`."""
         return turns.product_turns_s(op, elements, flops, device, turned=turned)
@@ -51,6 +57,8 @@ class XlaCpu(Backend):
         """See `rereads.reread`."""
         return reread(program)
 
-    def set_aside(self, program: ShardedProgram, donated: Sequence[int], workspace: Workspace) -> SetAside | None:
+    def set_aside(
+        self, program: ShardedProgram, donated: Sequence[int], workspace: Workspace
+    ) -> SetAside | None:
         """See `predict.set_aside`."""
         return predict.set_aside(program, donated, workspace)

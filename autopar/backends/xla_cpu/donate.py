@@ -28,6 +28,7 @@ def with_copies(
     for n, values in enumerate(reads):
         for value in readers.keys() & values:
             readers[value].append(n)
+
     before = ancestors(kernels)
     copies: dict[int, int] = {}
     for result, argument in donations.items():
@@ -39,6 +40,7 @@ def with_copies(
         if not is_over or any(not before[writer] >> n & 1 for n in others):
             copies[argument] = first_new + len(copies)
             sizes[copies[argument]] = sizes[argument]
+
     made = [Kernel(Node("kernel", (old,), (new,), -1), (old,)) for old, new in copies.items()]
     return *made, *(_reading(kernel, copies) for kernel in kernels)
 
@@ -58,10 +60,14 @@ def with_own(
     writers = [n for n, kernel in enumerate(kernels) if kernel.node.inplace]
     if not writers:
         return tuple(kernels)
-    reads, before = [reads_of(kernel) for kernel in kernels], ancestors(kernels)
-    found, made = list(kernels), list[Kernel]()
+
+    reads = [reads_of(kernel) for kernel in kernels]
+    before = ancestors(kernels)
+    found = list(kernels)
+    made = list[Kernel]()
     for n in writers:
-        old, node = kernels[n].node.over[0], kernels[n].node
+        old = kernels[n].node.over[0]
+        node = kernels[n].node
         others = (m for m, values in enumerate(reads) if old in values and m != n)
         if old in arguments or any(not before[n] >> m & 1 for m in others):
             new = first_new + len(made)
@@ -69,6 +75,7 @@ def with_own(
             made.append(Kernel(Node("kernel", (old,), (new,), node.position, late=True), (old,)))
             copied = _reading(kernels[n], {old: new})
             found[n] = replace(copied, node=replace(node, over=(new, *node.over[1:])))
+
     return *found, *made
 
 
@@ -79,5 +86,9 @@ def _reading(kernel: Kernel, copies: Mapping[int, int]) -> Kernel:
     same = frozenset(copies.get(value, value) for value in kernel.same)
     slots = {copies.get(value, value): slot for value, slot in kernel.slots.items()}
     return replace(
-        kernel, reads=reads, same=same, slots=slots, body=tuple(_reading(inner, copies) for inner in kernel.body)
+        kernel,
+        reads=reads,
+        same=same,
+        slots=slots,
+        body=tuple(_reading(inner, copies) for inner in kernel.body),
     )

@@ -30,7 +30,9 @@ class Scope:
     """
 
     nodes: list[Node] = field(default_factory=list[Node])
-    known: dict[tuple[object, ...], tuple[int, ...]] = field(default_factory=dict[tuple[object, ...], tuple[int, ...]])
+    known: dict[tuple[object, ...], tuple[int, ...]] = field(
+        default_factory=dict[tuple[object, ...], tuple[int, ...]]
+    )
     entered: list[Compute] = field(default_factory=list[Compute])
     left: list[Compute] = field(default_factory=list[Compute])
     start: int = 0
@@ -62,6 +64,7 @@ class NodeDraft:
         self.before: dict[int, tuple[int, int | None]] = {}
         self.late: set[int] = set()
         self.depth: dict[int, int] = {}
+
         self.idle: dict[int, tuple[int, Node]] = {}
 
     def least_depth(self, value: int) -> int:
@@ -78,7 +81,8 @@ class NodeDraft:
         """The buffer, or what is equal to it, where `depth` computations are around: the innermost one now."""
         if self.depth.get(value, 1) <= depth:
             return value
-        known, (_, node) = self.scopes[-1].known, self.idle[value]
+        known = self.scopes[-1].known
+        (_, node) = self.idle[value]
         if ("outside", value) not in known:
             known["outside", value] = (self.made(self.sizes[value]),)
             ins = tuple(self.outside(inner, depth) for inner in node.ins)
@@ -112,12 +116,19 @@ class NodeDraft:
             own = self.local_shape(buffer)
         if own is None or own == shape:
             return buffer
+
         known = self.scopes[-1].known
         if ("seen", buffer, shape) not in known:
             known["seen", buffer, shape] = (self.made(self.sizes[buffer]),)
-            is_late, outs = buffer in self.late, known["seen", buffer, shape]
+            is_late = buffer in self.late
+            outs = known["seen", buffer, shape]
             has_library = shape[:1] != (_APART,)
-            self.put(Node("loop", (buffer,), outs, position, late=is_late, view=True, library=has_library))
+            self.put(
+                Node(
+                    "loop", (buffer,), outs, position, late=is_late, view=True, library=has_library
+                )
+            )
+
         return known["seen", buffer, shape][0]
 
     def put_turned(self, value: int, out: int, position: int) -> None:
@@ -173,7 +184,9 @@ class NodeDraft:
             self.lies[known[key][0]] = tuple(shape[dim] for dim in order)
         return known[key][0]
 
-    def shared(self, key: tuple[object, ...], size_bytes: int, position: int, *, is_late: bool = False) -> int:
+    def shared(
+        self, key: tuple[object, ...], size_bytes: int, position: int, *, is_late: bool = False
+    ) -> int:
         """A buffer that is made of nothing, once in a computation for all that ask for it by the same key; one that
         `is_late` is made of a constant, which has to be there first.
         """
@@ -211,7 +224,18 @@ class NodeDraft:
         """A kernel that takes `beside` bytes while it runs."""
         made = (*outs, self.made(beside)) if beside else tuple(outs)
         kept = tuple(over)
-        node = Node("kernel", tuple(ins), made, position, late=late, sums=sums, over=kept, inplace=inplace, joins=joins)
+        node = Node(
+            "kernel",
+            tuple(ins),
+            made,
+            position,
+            late=late,
+            sums=sums,
+            over=kept,
+            inplace=inplace,
+            joins=joins,
+        )
+
         self.put(replace(node, library=library, takes=takes))
 
     def widened(self, value: int, position: int, dtype: str) -> int:
@@ -233,15 +257,24 @@ class NodeDraft:
         if made != out:
             self.put(Node("loop", (made,), (out,), position))
 
-    def put_together(self, values: Sequence[int], out: int, position: int, shape: Sequence[int], dim: int) -> None:
+    def put_together(
+        self, values: Sequence[int], out: int, position: int, shape: Sequence[int], dim: int
+    ) -> None:
         """`values` side by side along `dim` of `shape`: by a kernel of its own where that is the last dim and long, and
         where there are many.
         """
         is_long = dim == len(shape) - 1 > 0 and shape[dim] >= LONG
         is_kernel = is_long or len(values) > MOST_TOGETHER
+
         self.put(
             Node(
-                "kernel" if is_kernel else "loop", tuple(values), (out,), position, unary=False, once=True, pieces=True
+                "kernel" if is_kernel else "loop",
+                tuple(values),
+                (out,),
+                position,
+                unary=False,
+                once=True,
+                pieces=True,
             )
         )
 

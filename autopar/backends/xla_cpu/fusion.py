@@ -50,7 +50,11 @@ def fused(nodes: Sequence[Node], kept: Sequence[int] = ()) -> tuple[Kernel, ...]
     nodes = _with_products(_needed(nodes, kept), kept)
     nodes = with_taken(nodes, _readers(nodes), kept)
     written, again = _fates(nodes, _readers(nodes), kept)
-    ranks = ranked([(*node.ins, *sorted(read_inside(node))) for node in nodes], [node.outs for node in nodes], kept)
+    ranks = ranked(
+        [(*node.ins, *sorted(read_inside(node))) for node in nodes],
+        [node.outs for node in nodes],
+        kept,
+    )
     inside: dict[int, dict[int, _Read]] = {}
     operands: dict[int, tuple[int, ...]] = {}
     same_as: dict[int, int] = {}
@@ -62,12 +66,23 @@ def fused(nodes: Sequence[Node], kept: Sequence[int] = ()) -> tuple[Kernel, ...]
         node, slot = _reading(node, same_as), (node.late, n)
         reads = _reads(node, slot, inside)
         if (node.kind == "loop" and n not in written) or n in again:
-            inside[node.outs[0]], operands[node.outs[0]] = reads, node.ins
+            inside[node.outs[0]] = reads
+            operands[node.outs[0]] = node.ins
         if node.kind != "loop" or n in written:
             same = frozenset(value for value, read in reads.items() if read.is_same)
             body = fused(node.body, [value for _, value in node.carried]) if node.body else ()
             order = _operands(node, operands, ranks) if node.kind == "loop" else tuple(reads)
-            found.append(Kernel(node, order, same, body, {value: read.slot for value, read in reads.items()}, slot))
+            found.append(
+                Kernel(
+                    node,
+                    order,
+                    same,
+                    body,
+                    {value: read.slot for value, read in reads.items()},
+                    slot,
+                )
+            )
+
     return tuple(found)
 
 
@@ -75,7 +90,9 @@ def _reads(node: Node, slot: Slot, inside: Mapping[int, Mapping[int, _Read]]) ->
     """The buffers that a node reads, what is computed `inside` it included, in no certain order."""
     found: dict[int, _Read] = {}
     for value in node.ins:
-        parts = inside[value] if node.kind == "loop" and value in inside else {value: _Read(True, slot)}
+        parts = (
+            inside[value] if node.kind == "loop" and value in inside else {value: _Read(True, slot)}
+        )
         for buffer, read in parts.items():
             known = found.get(buffer, read)
             is_same = known.is_same and read.is_same and node.elementwise
@@ -83,7 +100,9 @@ def _reads(node: Node, slot: Slot, inside: Mapping[int, Mapping[int, _Read]]) ->
     return found
 
 
-def _operands(node: Node, inside: Mapping[int, tuple[int, ...]], ranks: Mapping[int, int]) -> tuple[int, ...]:
+def _operands(
+    node: Node, inside: Mapping[int, tuple[int, ...]], ranks: Mapping[int, int]
+) -> tuple[int, ...]:
     """The buffers that a loop reads, in XLA's order: what is computed `inside` it is taken in one by one, that of the
     highest rank first, and its operands come behind those that are there.
     """
@@ -101,6 +120,7 @@ def _operands(node: Node, inside: Mapping[int, tuple[int, ...]], ranks: Mapping[
             if more in inside:
                 at[ranks[more]] = more
                 heappush(waiting, -ranks[more])
+
     return tuple(found)
 
 
@@ -108,7 +128,9 @@ def _reading(node: Node, same_as: Mapping[int, int]) -> Node:
     """`node`, which reads what its operands are the same as."""
     if not same_as.keys() & {*node.ins, *node.over}:
         return node
-    ins, over = (tuple(same_as.get(value, value) for value in values) for values in (node.ins, node.over))
+    ins, over = (
+        tuple(same_as.get(value, value) for value in values) for values in (node.ins, node.over)
+    )
     return replace(node, ins=ins, over=over)
 
 
@@ -152,10 +174,13 @@ def _with_products(nodes: Sequence[Node], kept: Sequence[int]) -> tuple[Node, ..
         if made is not None and nodes[made].product:
             gone.add(made)
             found[n] = replace(node, ins=nodes[made].ins, sums=False)
+
     return tuple(node for n, node in enumerate(found) if n not in gone)
 
 
-def _fates(nodes: Sequence[Node], readers: dict[int, list[int]], kept: Sequence[int]) -> tuple[set[int], set[int]]:
+def _fates(
+    nodes: Sequence[Node], readers: dict[int, list[int]], kept: Sequence[int]
+) -> tuple[set[int], set[int]]:
     """The loops whose result is written, and those of them that are computed again inside other loops."""
     written: set[int] = set()
     again: set[int] = set()
@@ -168,7 +193,9 @@ def _fates(nodes: Sequence[Node], readers: dict[int, list[int]], kept: Sequence[
             places[n] = {n: 1}
             continue
         mine = readers.get(node.outs[0], [])
-        loops = [r for r in mine if nodes[r].kind == "loop" and not (node.dear and nodes[r].spreads)]
+        loops = [
+            r for r in mine if nodes[r].kind == "loop" and not (node.dear and nodes[r].spreads)
+        ]
         within = _within(loops, nodes, places)
         most = max(within.values(), default=0)
         is_read_whole = n in whole or len(loops) < len(mine) or node.outs[0] in kept or not mine
@@ -182,10 +209,13 @@ def _fates(nodes: Sequence[Node], readers: dict[int, list[int]], kept: Sequence[
                 places[n] |= within
         else:
             places[n] = within
+
     return written, again
 
 
-def _within(loops: Sequence[int], nodes: Sequence[Node], places: Sequence[Mapping[int, int]]) -> dict[int, int]:
+def _within(
+    loops: Sequence[int], nodes: Sequence[Node], places: Sequence[Mapping[int, int]]
+) -> dict[int, int]:
     """The kernels that hold one of the readers `loops`, and how often each would compute what these read: once for all
     that read in place, and once for every place of each other.
     """

@@ -15,23 +15,33 @@ from autopar.backends.xla_cpu.order import ancestors, readers_of
 
 def joined(kernels: Sequence[Kernel]) -> tuple[Kernel, ...]:
     """The kernels, those of control nodes included, with groups of all-reduces as one; readers come behind makers."""
-    kernels = tuple(replace(kernel, body=joined(kernel.body)) if kernel.body else kernel for kernel in kernels)
+    kernels = tuple(
+        replace(kernel, body=joined(kernel.body)) if kernel.body else kernel for kernel in kernels
+    )
     done: set[int] = set()
     while group := _next_group(kernels, done):
         done.update(id(kernels[n]) for n in group)
         if len(group) > 1:
             one = _together([kernels[n] for n in group])
             done.add(id(one))
-            rest = (one if n == group[-1] else kernel for n, kernel in enumerate(kernels) if n not in group[:-1])
+            rest = (
+                one if n == group[-1] else kernel
+                for n, kernel in enumerate(kernels)
+                if n not in group[:-1]
+            )
             kernels = _sorted(tuple(rest))
+
     return kernels
 
 
 def _next_group(kernels: Sequence[Kernel], done: set[int]) -> list[int]:
     """The first all-reduces that are not `done`, alike, and not needed for one another; [] if there are no two left."""
-    waiting = [n for n, kernel in enumerate(kernels) if kernel.node.joins and id(kernel) not in done]
+    waiting = [
+        n for n, kernel in enumerate(kernels) if kernel.node.joins and id(kernel) not in done
+    ]
     if len(waiting) < 2:
         return []
+
     before = ancestors(kernels)
     group = waiting[:1]
     for n in waiting[1:]:
@@ -39,6 +49,7 @@ def _next_group(kernels: Sequence[Kernel], done: set[int]) -> list[int]:
             if any(before[n] >> other & 1 for other in group):
                 break
             group.append(n)
+
     return group
 
 

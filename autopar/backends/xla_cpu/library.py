@@ -36,7 +36,9 @@ SUMS = frozenset({"reduce_sum", "reduce_max", "reduce_min"})
 TYPES = frozenset({"float32", "float64"})
 
 
-def with_taken(nodes: Sequence[Node], readers: Mapping[int, Sequence[int]], kept: Collection[int]) -> tuple[Node, ...]:
+def with_taken(
+    nodes: Sequence[Node], readers: Mapping[int, Sequence[int]], kept: Collection[int]
+) -> tuple[Node, ...]:
     """`nodes` with each sum and what it takes in as one kernel, the last sums first.
 
     Args:
@@ -70,17 +72,20 @@ class _Growth:
 
     def around(self, start: int) -> list[int]:
         """The nodes that the sum `start` becomes one kernel with, itself first, until no more can be taken."""
-        group, last = dict.fromkeys([start]), start
+        group = dict.fromkeys([start])
+        last = start
         count = 0
         while len(group) > count:
             count = len(group)
             while (reader := self._behind(last)) is not None:
-                group[reader], last = None, reader
+                group[reader] = None
+                last = reader
             waiting = list(group)
             while waiting:
                 before = [m for m in self._before(waiting.pop(0), group) if m not in group]
                 group.update(dict.fromkeys(before))
                 waiting.extend(before)
+
         self.taken.update(group)
         return list(group)
 
@@ -88,14 +93,27 @@ class _Growth:
         """What alone reads the result of `last`, if it may be taken in."""
         value = self.nodes[last].outs[0]
         mine = self.readers.get(value, ())
-        if len(mine) != 1 or value in self.kept or not self._is_free(mine[0]) or self.nodes[mine[0]].kind != "loop":
+        if (
+            len(mine) != 1
+            or value in self.kept
+            or not self._is_free(mine[0])
+            or self.nodes[mine[0]].kind != "loop"
+        ):
             return None
         return mine[0]
 
     def _before(self, n: int, group: Collection[int]) -> list[int]:
         """What makes the operands of a node that nobody outside of `group` reads, if it may be taken in."""
-        alone = (v for v in self.nodes[n].ins if v not in self.kept and all(r in group for r in self.readers[v]))
-        return [self.makers[v] for v in dict.fromkeys(alone) if v in self.makers and self._is_free(self.makers[v])]
+        alone = (
+            v
+            for v in self.nodes[n].ins
+            if v not in self.kept and all(r in group for r in self.readers[v])
+        )
+        return [
+            self.makers[v]
+            for v in dict.fromkeys(alone)
+            if v in self.makers and self._is_free(self.makers[v])
+        ]
 
     def _is_free(self, n: int) -> bool:
         node = self.nodes[n]

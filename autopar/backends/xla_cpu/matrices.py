@@ -41,4 +41,6 @@ def merges_dims(op: OpNode) -> bool:
     """
     first = contracted_first(op) if op.kind == "dot_general" else None
     matrix = len(numbers_of(op)[1][0]) + 2 if first is not None else 0
-    return first is not None and any(f and t.ndim > matrix for f, t in zip(first, op.ins, strict=True))
+    return first is not None and any(
+        f and t.ndim > matrix for f, t in zip(first, op.ins, strict=True)
+    )

@@ -16,18 +16,22 @@ _INDEX_BYTES = 4
 
 def unfold_move(work: NodeDraft, position: int, move: Move, ins: tuple[int, ...]) -> None:
     """Adds the nodes of `move` on the buffers `ins`. On CPU collectives of bfloat16, of all kinds, run in float32."""
-    (out, *_), dtype = move.outs, work.program.values[move.outs[0]].tensor.dtype
+    (out, *_) = move.outs
+    dtype = work.program.values[move.outs[0]].tensor.dtype
     if move.kind in ("slice", "mask"):
         where = work.shared(("device",), _INDEX_BYTES, position)
         work.put(Node("loop", (*ins, where), (out,), position, elementwise=move.kind == "mask"))
         return
+
     if move.kind == "all_reduce":
         for parcel in parcels([work.program.local_bytes(value) for value in move.ins], LARGE_BYTES):
             _all_reduce(work, position, move, ins, parcel)
         return
+
     if len(move.ins) != 1:
         _bucket(work, position, move, ins, 1 + (dtype in WIDENED))
         return
+
     value, made = _ends(work, position, ins[0], out, dtype)
     if move.kind == "all_to_all":
         _all_to_all(work, position, move, value, made)
@@ -36,6 +40,7 @@ def unfold_move(work: NodeDraft, position: int, move: Move, ins: tuple[int, ...]
     else:
         sent = _in_shards(work, position, move, value) if move.kind == "reduce_scatter" else value
         work.kernel(position, (sent,), (made,))
+
     work.put_narrow(made, out, position)
 
 
@@ -60,10 +65,13 @@ def _all_gather(work: NodeDraft, position: int, move: Move, value: int, out: int
 
 def _in_shards(work: NodeDraft, position: int, move: Move, value: int) -> int:
     """A copy with the shards of the dim that is split one behind the other, made once; itself, if they lie so."""
-    shape, dim, count = work.local_shape(move.ins[0]), move.dim or 0, work.program.mesh.product(move.axes)
+    shape = work.local_shape(move.ins[0])
+    dim = move.dim or 0
+    count = work.program.mesh.product(move.axes)
     if prod(shape[:dim]) == 1:
         return value
-    known, key = work.scopes[-1].known, ("shards", value, dim, count)
+    known = work.scopes[-1].known
+    key = ("shards", value, dim, count)
     if key not in known:
         known[key] = (work.copied(value, position),)
     return known[key][0]
@@ -82,37 +90,54 @@ def _bucket(work: NodeDraft, position: int, move: Move, ins: tuple[int, ...], wi
         work.put(Node("loop", (made,), (out,), position))
 
 
-def _all_reduce(work: NodeDraft, position: int, move: Move, ins: tuple[int, ...], parcel: Sequence[int]) -> None:
+def _all_reduce(
+    work: NodeDraft, position: int, move: Move, ins: tuple[int, ...], parcel: Sequence[int]
+) -> None:
     """The values at `parcel`, end to end if there are several; the compiler joins all-reduces."""
-    dtype, joins = work.program.values[move.ins[0]].tensor.dtype, _joined(work, move)
-    outs, given = [move.outs[n] for n in parcel], tuple(ins[n] for n in parcel)
+    dtype = work.program.values[move.ins[0]].tensor.dtype
+    joins = _joined(work, move)
+    outs = [move.outs[n] for n in parcel]
+    given = tuple(ins[n] for n in parcel)
     if len(parcel) == 1:
         value, made = _ends(work, position, given[0], outs[0], dtype)
         work.kernel(position, (value,), (made,), joins=joins)
         work.put_narrow(made, outs[0], position)
         return
-    flat, made = (work.made((1 + (dtype in WIDENED)) * sum(work.sizes[v] for v in outs)) for _ in range(2))
+
+    flat, made = (
+        work.made((1 + (dtype in WIDENED)) * sum(work.sizes[v] for v in outs)) for _ in range(2)
+    )
     _end_to_end(work, position, given, [work.counts(move.ins[n]) for n in parcel], flat)
     work.kernel(position, (flat,), (made,), joins=joins)
     for out in outs:
         work.put(Node("loop", (made,), (out,), position))
 
 
-def _end_to_end(work: NodeDraft, position: int, ins: tuple[int, ...], counts: Sequence[int], flat: int) -> None:
+def _end_to_end(
+    work: NodeDraft, position: int, ins: tuple[int, ...], counts: Sequence[int], flat: int
+) -> None:
     """All elements of the operands in one dim; by a kernel of its own where there are many."""
     if len(ins) > MOST_TOGETHER:
-        work.kernel(position, [work.seen(v, (n,), position) for v, n in zip(ins, counts, strict=True)], (flat,))
+        work.kernel(
+            position,
+            [work.seen(v, (n,), position) for v, n in zip(ins, counts, strict=True)],
+            (flat,),
+        )
     else:
         work.put(Node("loop", ins, (flat,), position, unary=False))
 
 
 def _rows(work: NodeDraft, position: int, move: Move, ins: tuple[int, ...], flat: int) -> None:
     """A row for each device, which has its shards end to end; the dim that is split comes first in each value."""
-    count, rows = work.program.mesh.product(move.axes), list[int]()
+    count = work.program.mesh.product(move.axes)
+    rows = list[int]()
     for n, value in enumerate(ins):
         placed = [work.program.values[v].placement for v in (move.ins[n], move.outs[n])]
-        shape, dim = work.local_shape(move.ins[n]), changed_dim(*placed) or 0
-        lying = work.ordered(value, (dim, *(d for d in range(len(shape)) if d != dim)), shape, position)
+        shape = work.local_shape(move.ins[n])
+        dim = changed_dim(*placed) or 0
+        lying = work.ordered(
+            value, (dim, *(d for d in range(len(shape)) if d != dim)), shape, position
+        )
         rows.append(work.seen(lying, (count, prod(shape) // count), position))
     elements = sum(prod(work.local_shape(v)) for v in move.outs)
     work.put_together(rows, flat, position, (count, elements), 1)
@@ -122,10 +147,14 @@ def _all_to_all(work: NodeDraft, position: int, move: Move, value: int, out: int
     """A piece for each device, each a buffer of its own; what arrives side by side, along the dim that was split, and
     then in its place; written before it is read, where it is read again and again (`reread`).
     """
-    count, split = work.program.mesh.product(move.axes), move.to_dim or 0
-    pieces, arrived = (tuple(work.made(work.sizes[value] // count) for _ in range(count)) for _ in range(2))
+    count = work.program.mesh.product(move.axes)
+    split = move.to_dim or 0
+    pieces, arrived = (
+        tuple(work.made(work.sizes[value] // count) for _ in range(count)) for _ in range(2)
+    )
     for piece in pieces:
         work.put(Node("loop", (value,), (piece,), position))
+
     work.kernel(position, pieces, arrived)
     together = work.made(work.sizes[value])
     work.put_together(arrived, together, position, work.local_shape(move.ins[0]), split)
@@ -133,6 +162,7 @@ def _all_to_all(work: NodeDraft, position: int, move: Move, value: int, out: int
     if out not in work.held:
         work.put_turned(together, out, position)
         return
+
     written = work.made(work.sizes[out])
     work.put_turned(together, written, position)
     work.kernel(position, (written,), (out,), (written,), inplace=True)

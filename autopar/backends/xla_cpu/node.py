@@ -70,7 +70,9 @@ def read_inside(node: Node) -> set[int]:
     return {value for inner in node.body for value in (*inner.ins, *read_inside(inner))}
 
 
-def ranked(operands: Sequence[Sequence[int]], outs: Sequence[Sequence[int]], results: Sequence[int]) -> dict[int, int]:
+def ranked(
+    operands: Sequence[Sequence[int]], outs: Sequence[Sequence[int]], results: Sequence[int]
+) -> dict[int, int]:
     """The place of every buffer when `results` are made one after the other, each one's operands before it.
 
     Args:
@@ -93,4 +95,5 @@ def ranked(operands: Sequence[Sequence[int]], outs: Sequence[Sequence[int]], res
                 stack.pop()
                 for value in outs[n]:
                     found.setdefault(value, len(found))
+
     return found

@@ -29,14 +29,18 @@ def ready_first(kernels: Sequence[Kernel], results: Sequence[int] = ()) -> tuple
         missing.append(len(values))
         for value in values:
             readers.setdefault(value, []).append(n)
+
     ranks = post_order(kernels, results)
-    queue: deque[int | tuple[int, ...]] = deque([(value,) for value in sorted(readers) if value not in makers])
+    queue: deque[int | tuple[int, ...]] = deque(
+        [(value,) for value in sorted(readers) if value not in makers]
+    )
     first = [n for n, count in enumerate(missing) if not count]
     queue.extend(n for n in first if not kernels[n].node.late)
     found: list[Kernel] = []
     readers[_CONSTANTS] = [n for n in first if kernels[n].node.late]
     for n in readers[_CONSTANTS]:
         missing[n] = 1
+
     queue.append((_CONSTANTS,))
     while queue:
         ready = queue.popleft()
@@ -46,14 +50,19 @@ def ready_first(kernels: Sequence[Kernel], results: Sequence[int] = ()) -> tuple
         if len(ready) > 1:
             queue.extend((value,) for value in ready)
             continue
-        for reader in (n for value in ready for n in _in_line(value, readers[value], kernels, ranks)):
+        for reader in (
+            n for value in ready for n in _in_line(value, readers[value], kernels, ranks)
+        ):
             missing[reader] -= 1
             if not missing[reader]:
                 queue.append(reader)
+
     return tuple(found)
 
 
-def _in_line(value: int, readers: Sequence[int], kernels: Sequence[Kernel], ranks: Mapping[int, int]) -> list[int]:
+def _in_line(
+    value: int, readers: Sequence[int], kernels: Sequence[Kernel], ranks: Mapping[int, int]
+) -> list[int]:
     """The kernels `readers` in the order in which XLA lists those that read a buffer.
 
     They stand where the node does that reads it. Of several inside which it is computed that which has it for its own,
@@ -73,6 +82,7 @@ def _in_line(value: int, readers: Sequence[int], kernels: Sequence[Kernel], rank
         first, *others = sorted(mine, key=lambda n: (kernels[n].slot != slot, rank(n)))
         found.append(first)
         behind.extend(others)
+
     return found + sorted(behind, key=rank, reverse=True)
 
 
@@ -85,7 +95,9 @@ def post_order(kernels: Sequence[Kernel], results: Sequence[int]) -> dict[int, i
     """The place of every buffer when `results` are made one after the other, and each one's operands before it: those
     of control nodes behind all others, the last node's first.
     """
-    found = ranked([_operands(kernel) for kernel in kernels], [kernel.node.outs for kernel in kernels], results)
+    found = ranked(
+        [_operands(kernel) for kernel in kernels], [kernel.node.outs for kernel in kernels], results
+    )
     for kernel in reversed(kernels):
         if kernel.body:
             inner = post_order(kernel.body, [value for _, value in kernel.node.carried])
@@ -94,7 +106,11 @@ def post_order(kernels: Sequence[Kernel], results: Sequence[int]) -> dict[int, i
 
 
 def _operands(kernel: Kernel) -> tuple[int, ...]:
-    return tuple(dict.fromkeys((*kernel.reads, *sorted(reads_of(kernel))))) if kernel.body else kernel.reads
+    return (
+        tuple(dict.fromkeys((*kernel.reads, *sorted(reads_of(kernel)))))
+        if kernel.body
+        else kernel.reads
+    )
 
 
 def readers_of(kernels: Sequence[Kernel]) -> tuple[list[list[int]], list[int]]:

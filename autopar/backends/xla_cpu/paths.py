@@ -40,7 +40,9 @@ class _Paths:
 
     def __post_init__(self) -> None:
         maker = {value: n for n, node in enumerate(self.nodes) for value in node.outs}
-        self.makers = [tuple(dict.fromkeys(maker[v] for v in node.ins if v in maker)) for node in self.nodes]
+        self.makers = [
+            tuple(dict.fromkeys(maker[v] for v in node.ins if v in maker)) for node in self.nodes
+        ]
         self.wide = {n for n, node in enumerate(self.nodes) if self._is_wide(node)}
         self.before: list[int] = []
         for n, node in enumerate(self.nodes):
@@ -50,7 +52,9 @@ class _Paths:
             self.before.append(mask)
 
     def _is_wide(self, node: Node) -> bool:
-        return node.kind == "loop" and len(node.outs) == 1 and not node.unary and self._reads(node) > 1
+        return (
+            node.kind == "loop" and len(node.outs) == 1 and not node.unary and self._reads(node) > 1
+        )
 
     def _reads(self, node: Node) -> int:
         return len(self.readers.get(node.outs[0], ()))
@@ -64,7 +68,8 @@ class _Paths:
 
     def holds_all(self, wanted: int, reader: int) -> bool:
         """Whether `reader` could hold `wanted` and all that lies between them."""
-        waiting, seen = [reader], {reader}
+        waiting = [reader]
+        seen = {reader}
         while waiting:
             n = waiting.pop()
             if self.nodes[n].kind != "loop":

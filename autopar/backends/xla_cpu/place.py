@@ -45,7 +45,9 @@ class Timed:
                 self._carry(kernel)
             end = len(self.steps) - 1
             for value in reads_of(kernel):
-                if self.made.get(value, -1) <= position:  # what a loop makes itself is read inside it
+                if (
+                    self.made.get(value, -1) <= position
+                ):  # what a loop makes itself is read inside it
                     until = position if value in kernel.node.over else end
                     self.last[value] = max(until, self.last.get(value, 0))
             for buffer, _ in kernel.node.carried:
@@ -66,7 +68,8 @@ class Timed:
         for kernel in self.steps:
             if not kernel.node.inplace:
                 continue
-            old, new = kernel.node.over[0], kernel.node.outs[0]
+            old = kernel.node.over[0]
+            new = kernel.node.outs[0]
             old = self.onto.get(old, old)
             if old not in self.made:
                 continue
@@ -91,11 +94,14 @@ class HeldBuffer:
 
 def held(timed: Timed, fixed: frozenset[int]) -> list[HeldBuffer]:
     """The buffers that need memory, but the `fixed` ones."""
-    last, below = dict(timed.last), dict[int, int]()
+    last = dict(timed.last)
+    below = dict[int, int]()
     for position, kernel in enumerate(timed.steps):
         over = {*kernel.same, *kernel.node.over}
         free = [
-            v for v in kernel.reads if v in over and last.get(v) == position and timed.made.get(v, position) < position
+            v
+            for v in kernel.reads
+            if v in over and last.get(v) == position and timed.made.get(v, position) < position
         ]
         for value in kernel.node.outs:
             fitting = [v for v in free if timed.sizes[v] == timed.sizes[value] and v not in fixed]
@@ -103,15 +109,20 @@ def held(timed: Timed, fixed: frozenset[int]) -> list[HeldBuffer]:
                 free.remove(fitting[0])
                 below[value] = timed.onto.get(fitting[0], fitting[0])
                 last[below[value]] = position - 1
+
     gone = timed.same_as.keys() | timed.onto.keys()
     found = (
         (value, first, last.get(value, first), timed.sizes[value], below.get(value))
         for value, first in timed.made.items()
     )
-    return [HeldBuffer(*one) for one in found if one[0] not in fixed and one[0] not in gone and one[3]]
+    return [
+        HeldBuffer(*one) for one in found if one[0] not in fixed and one[0] not in gone and one[3]
+    ]
 
 
-def left_over(buffers: Sequence[HeldBuffer], rooms: Sequence[Room], ranks: Mapping[int, int]) -> list[HeldBuffer]:
+def left_over(
+    buffers: Sequence[HeldBuffer], rooms: Sequence[Room], ranks: Mapping[int, int]
+) -> list[HeldBuffer]:
     """The buffers that find no place in any of `rooms`, the smallest that fits being tried first; of buffers of one
     size that of the least rank comes first.
     """
@@ -119,7 +130,9 @@ def left_over(buffers: Sequence[HeldBuffer], rooms: Sequence[Room], ranks: Mappi
     found: list[HeldBuffer] = []
     for one in sorted(buffers, key=lambda one: (-one.size_bytes, ranks[one.buffer])):
         for size, taken in rooms:
-            if size >= one.size_bytes and all(stop < one.first or one.last < start for start, stop in taken):
+            if size >= one.size_bytes and all(
+                stop < one.first or one.last < start for start, stop in taken
+            ):
                 taken.append((one.first, one.last))
                 break
         else:

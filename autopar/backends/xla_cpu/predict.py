@@ -16,7 +16,8 @@ from autopar.backends.xla_cpu.place import END, HeldBuffer, Room, Timed, held, l
 from autopar.backends.xla_cpu.unfold import Unfolding
 from autopar.core.program import ShardedProgram
 
-LATER, MORE_IN = 2, 256
+LATER = 2
+MORE_IN = 256
 """By how many kernels longer all temporaries may live, for upper estimates, and in how many kernels by one more. Where
 XLA's order differs by a kernel or two, other gaps are left between buffers: of 220 programs 12 needed over 2 % more
 than predicted (17 % at most), none more than the largest of the prediction, of these, and of the account in program
@@ -49,15 +50,20 @@ def set_aside(program: ShardedProgram, donated: Sequence[int], workspace: Worksp
     rooms: list[Room] = []
     results = [value for value in outputs if value in timed.made]
     ranks = post_order(kernels, results)
-    for value in sorted(results, key=ranks.__getitem__, reverse=True):  # of one size the last made is tried first
+    for value in sorted(
+        results, key=ranks.__getitem__, reverse=True
+    ):  # of one size the last made is tried first
         busy = [(timed.made[value], END)]
         if value in taken:
             busy.append((-1, min(timed.last.get(taken[value], -1), timed.made[value] - 1)))
         rooms.append((nodes.sizes[value], busy))
+
     arena = left_over(held(timed, frozenset({*program.inputs, *results})), rooms, ranks)
     fixed = sum(nodes.sizes[value] for value in (*program.inputs, *program.outputs))
     fixed -= sum(nodes.sizes[value] for value in taken)
-    predicted, *later = (fixed + arena_bytes(_longer(arena, later), ranks) for later in (0, *delays(len(kernels))))
+    predicted, *later = (
+        fixed + arena_bytes(_longer(arena, later), ranks) for later in (0, *delays(len(kernels)))
+    )
     return SetAside(predicted, tuple(later))
 
 

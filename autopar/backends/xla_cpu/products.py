@@ -22,7 +22,9 @@ def lies_as(order: Sequence[int], shape: Sequence[int]) -> bool:
     return kept == sorted(kept)
 
 
-def _dot_general(work: NodeDraft, position: int, compute: Compute, ins: tuple[int, ...], beside: int) -> None:
+def _dot_general(
+    work: NodeDraft, position: int, compute: Compute, ins: tuple[int, ...], beside: int
+) -> None:
     """[batch, kept, summed] with [batch, summed, kept]; where one dim is kept and one summed they may change places.
 
     Several dims that are kept or summed, of size 1 too, are transposed to stand so (`DotDecomposer`) and merged, which
@@ -45,7 +47,9 @@ def _dot_general(work: NodeDraft, position: int, compute: Compute, ins: tuple[in
         sides.sort(key=lambda side: order.index(side[0]))
         merged = (*(shape[d] for d in batch[n]), *(prod(shape[d] for d in side) for side in sides))
         operands.append(work.seen(lying, merged, position))
-    (out,), dtype = compute.outs, compute.op.outs[0].dtype
+
+    (out,) = compute.outs
+    dtype = compute.op.outs[0].dtype
     made = work.narrowed(out, position, dtype)
     is_one = is_merged or all(len(side) == 1 for side in summed)
     is_plain = is_one and not any(batch) and contracted_first(compute.op) == (True, True)
@@ -55,45 +59,62 @@ def _dot_general(work: NodeDraft, position: int, compute: Compute, ins: tuple[in
     work.put_narrow(made, out, position)
 
 
-def _convolution(work: NodeDraft, position: int, compute: Compute, ins: tuple[int, ...], beside: int) -> None:
+def _convolution(
+    work: NodeDraft, position: int, compute: Compute, ins: tuple[int, ...], beside: int
+) -> None:
     """x[n, window, in] with kernel[window, in, out] makes y[n, window, out]: `ConvCanonicalization`."""
     numbers: Mapping[str, tuple[int, ...]] = compute.op.params["dimension_numbers"]
     orders = [_channels_last(numbers["lhs_spec"]), _out_last(numbers["rhs_spec"])]
     lengths = [_lengthened(work, position, compute, n, value) for n, value in enumerate(ins)]
-    beside -= 2 * sum(work.sizes[long] - work.sizes[value] for long, value in zip(lengths, ins, strict=True))
-    wide = [work.widened(v, position, t.dtype) for v, t in zip(lengths, compute.op.ins, strict=True)]
+    beside -= 2 * sum(
+        work.sizes[long] - work.sizes[value] for long, value in zip(lengths, ins, strict=True)
+    )
+    wide = [
+        work.widened(v, position, t.dtype) for v, t in zip(lengths, compute.op.ins, strict=True)
+    ]
     shapes = [work.local_shape(value) for value in compute.ins]
     wanted = zip(wide, orders, shapes, strict=True)
     operands = [work.ordered(value, order, shape, position) for value, order, shape in wanted]
-    (out,), dtype = compute.outs, compute.op.outs[0].dtype
+    (out,) = compute.outs
+    dtype = compute.op.outs[0].dtype
     made = work.narrowed(out, position, dtype)
     is_view = lies_as(_channels_last(numbers["out_spec"]), work.local_shape(out))
     turned = made if is_view else work.made(work.sizes[made])
     work.kernel(position, operands, (turned,), (), beside)
     if not is_view:
         work.put_copy(turned, made, position)
+
     work.put_narrow(made, out, position)
 
 
 def _lengthened(work: NodeDraft, position: int, compute: Compute, number: int, value: int) -> int:
     """An operand with what neighbours send of theirs beside it, once in a computation for all that want as much."""
-    halos = [m for m in compute.exchanges if m.kind == "permute" and m.ins == (compute.ins[number],)]
+    halos = [
+        m for m in compute.exchanges if m.kind == "permute" and m.ins == (compute.ins[number],)
+    ]
     key = ("halo", value, *((m.hop, m.axes, m.size_bytes) for m in halos))
     known = work.scopes[-1].known
     if not halos or key in known:
         return known[key][0] if halos else value
+
     arrived: list[int] = []
     for move in halos:
-        piece, there = work.made(move.size_bytes), work.made(move.size_bytes)
+        piece = work.made(move.size_bytes)
+        there = work.made(move.size_bytes)
         work.put(Node("loop", (value,), (piece,), position))
         work.kernel(position, (piece,), (there,))
         arrived.append(there)
+
     known[key] = (work.made(work.sizes[value] + sum(m.size_bytes for m in halos)),)
-    work.put(Node("loop", (*arrived, value), known[key], position, unary=False, once=True, pieces=True))
+    work.put(
+        Node("loop", (*arrived, value), known[key], position, unary=False, once=True, pieces=True)
+    )
     return known[key][0]
 
 
-def _select_and_scatter(work: NodeDraft, position: int, compute: Compute, ins: tuple[int, ...], beside: int) -> None:
+def _select_and_scatter(
+    work: NodeDraft, position: int, compute: Compute, ins: tuple[int, ...], beside: int
+) -> None:
     """The gradient of max pooling, as `SelectAndScatterExpander` rewrites it.
 
     For each dim the place of every element, which is there from the beginning; the place of the largest of each window,
@@ -102,16 +123,26 @@ def _select_and_scatter(work: NodeDraft, position: int, compute: Compute, ins: t
     """
     dtype = compute.op.outs[0].dtype
     source, operand, *onto = (work.widened(value, position, dtype) for value in ins)
-    shape, made = work.local_shape(compute.ins[1]), work.narrowed(compute.outs[0], position, dtype)
-    count, wide = prod(shape), prod(work.local_shape(compute.ins[0]))
-    places = [work.shared(("place", shape, dim), _INDEX_BYTES * count, position) for dim in range(len(shape))]
+    shape = work.local_shape(compute.ins[1])
+    made = work.narrowed(compute.outs[0], position, dtype)
+    count = prod(shape)
+    wide = prod(work.local_shape(compute.ins[0]))
+    places = [
+        work.shared(("place", shape, dim), _INDEX_BYTES * count, position)
+        for dim in range(len(shape))
+    ]
     largest = [work.made(_INDEX_BYTES * wide) for _ in shape]
     work.kernel(position, (operand, *places), (work.made(work.sizes[source]), *largest))
     indices = work.made(_INDEX_BYTES * wide * len(shape))
     work.put(Node("loop", tuple(largest), (indices,), position, unary=False))
-    onto = onto or [work.shared(("zeros", shape, work.sizes[operand]), work.sizes[operand], position, is_late=True)]
+    onto = onto or [
+        work.shared(
+            ("zeros", shape, work.sizes[operand]), work.sizes[operand], position, is_late=True
+        )
+    ]
     flat = work.copied(source, position)
     work.kernel(position, (*onto, indices, flat), (made,), onto, beside, inplace=True)
+
     work.put_narrow(made, compute.outs[0], position)
 
 

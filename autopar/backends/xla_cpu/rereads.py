@@ -30,7 +30,9 @@ def reread(program: ShardedProgram) -> frozenset[int]:
     read in which piece it is: a table of 16,384 rows of 8 floats in 8 pieces, of which 49,152 are gathered, takes 2.4
     ms so, and 1.2 where it is written first (8 devices, 2 cores, jax 0.10.2).
     """
-    moved = {v for i in program.instructions if isinstance(i, Move) and i.kind in PIECED for v in i.outs}
+    moved = {
+        v for i in program.instructions if isinstance(i, Move) and i.kind in PIECED for v in i.outs
+    }
     if not moved:
         return frozenset()
     reading = (i for i in program.instructions if isinstance(i, Compute) and _repeats(i.op))

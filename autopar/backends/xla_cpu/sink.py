@@ -38,13 +38,16 @@ class Sunk:
 
 
 def sunk(
-    program: ShardedProgram, is_elementwise: Callable[[Compute], bool], is_view: Callable[[Compute], bool]
+    program: ShardedProgram,
+    is_elementwise: Callable[[Compute], bool],
+    is_view: Callable[[Compute], bool],
 ) -> Sunk:
     """What sinks in `program`: as much as can, so operators are taken out of all that might run before, one by one."""
     readers: dict[int, list[Instruction]] = {}
     for instruction in program.instructions:
         for value in instruction.ins:
             readers.setdefault(value, []).append(instruction)
+
     turns: dict[int, Turn] = {}
     operators: dict[int, Compute] = {}
     for instruction in program.instructions:
@@ -55,10 +58,17 @@ def sunk(
                 operators[instruction.outs[0]] = instruction
         if turn is not None:
             turns[instruction.outs[0]] = turn
+
     while True:
-        moved = {v for v in turns if v in readers and all(_first(r) in operators for r in readers[v])}
+        moved = {
+            v for v in turns if v in readers and all(_first(r) in operators for r in readers[v])
+        }
         moved -= set(program.outputs)
-        lost = [v for v, op in operators.items() if not all(i in moved or _is_alike(program, i) for i in op.ins)]
+        lost = [
+            v
+            for v, op in operators.items()
+            if not all(i in moved or _is_alike(program, i) for i in op.ins)
+        ]
         if not lost:
             return Sunk(turns, frozenset(operators), frozenset(moved))
         for value in lost:
@@ -69,22 +79,43 @@ def _first(instruction: Instruction) -> int | None:
     return instruction.outs[0] if instruction.outs else None
 
 
-def _turn(program: ShardedProgram, instruction: Instruction, is_view: Callable[[Compute], bool]) -> Turn | None:
+def _turn(
+    program: ShardedProgram, instruction: Instruction, is_view: Callable[[Compute], bool]
+) -> Turn | None:
     """How an instruction puts elements in another order; None if it does not."""
     if len(instruction.ins) != 1 or len(instruction.outs) != 1:
         return None
+
     value = program.values[instruction.ins[0]]
     shape = value.placement.local_shape(value.tensor.shape, program.mesh)
     if value.tensor.dtype in NARROW:
         return None
+
     if isinstance(instruction, Move) and instruction.kind == "all_to_all":
         dims = instruction.dim, instruction.to_dim, program.mesh.product(instruction.axes)
         return Turn("all_to_all", instruction.region, shape, dims, instruction.dim or 0)
-    if isinstance(instruction, Move) and instruction.kind == "all_gather" and prod(shape[: instruction.dim or 0]) > 1:
+
+    if (
+        isinstance(instruction, Move)
+        and instruction.kind == "all_gather"
+        and prod(shape[: instruction.dim or 0]) > 1
+    ):
         dims = instruction.dim, program.mesh.product(instruction.axes)
         return Turn("all_gather", instruction.region, shape, dims, instruction.dim or 0)
-    if isinstance(instruction, Compute) and instruction.op.kind == "transpose" and not is_view(instruction):
-        return Turn("transpose", instruction.region, shape, tuple(instruction.op.params["permutation"]), None)
+
+    if (
+        isinstance(instruction, Compute)
+        and instruction.op.kind == "transpose"
+        and not is_view(instruction)
+    ):
+        return Turn(
+            "transpose",
+            instruction.region,
+            shape,
+            tuple(instruction.op.params["permutation"]),
+            None,
+        )
+
     return None
 
 

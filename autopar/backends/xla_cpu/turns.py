@@ -46,7 +46,9 @@ def copying(device: Device, kinds: tuple[str, ...], dtype: str) -> Curve | None:
     """
     if device.efficiency is None:
         return None
-    known = next((device.efficiency.work[kind] for kind in kinds if kind in device.efficiency.work), None)
+    known = next(
+        (device.efficiency.work[kind] for kind in kinds if kind in device.efficiency.work), None
+    )
     return None if known is None else known.get(dtype, known["float32"])
 
 
@@ -91,17 +93,27 @@ def folded(graph: OpGraph) -> frozenset[int]:
     uses = uses_of(graph)
     found: set[int] = set()
     for op in graph.ops:
-        if op.kind == "dot_general" and op.outs[0].ndim == len(op.params["dimension_numbers"][1][0]) + 2:
-            mine = [None if use.op is None else graph.ops[use.op] for use in uses.get(op.outs[0].id, ())]
+        if (
+            op.kind == "dot_general"
+            and op.outs[0].ndim == len(op.params["dimension_numbers"][1][0]) + 2
+        ):
+            mine = [
+                None if use.op is None else graph.ops[use.op] for use in uses.get(op.outs[0].id, ())
+            ]
             if len(mine) == 1 and mine[0] is not None and _turns_matrices(mine[0]):
                 found.add(mine[0].id)
+
     return frozenset(found)
 
 
 def _turns_matrices(op: OpNode) -> bool:
     """Whether `op` swaps the last two dims and nothing else."""
     last = op.ins[0].ndim - 1 if op.ins else 0
-    return op.kind == "transpose" and tuple(op.params["permutation"]) == (*range(last - 1), last, last - 1)
+    return op.kind == "transpose" and tuple(op.params["permutation"]) == (
+        *range(last - 1),
+        last,
+        last - 1,
+    )
 
 
 @once_per_graph
@@ -138,7 +150,12 @@ def regroups(op: OpNode, operand: int) -> bool:
 
 
 def product_turns_s(
-    op: OpNode, elements: tuple[Number, Number, Number], flops: Number, device: Device, *, turned: bool = False
+    op: OpNode,
+    elements: tuple[Number, Number, Number],
+    flops: Number,
+    device: Device,
+    *,
+    turned: bool = False,
 ) -> Number:
     """Seconds in which operands are put in order beside a product: see `reads_across`, `regroups`.
 
@@ -153,21 +170,30 @@ def product_turns_s(
     total: float | Floats = elements[0] * 0.0
     for operand, count in enumerate(elements[:2]):
         if regroups(op, operand):
-            total = total + _copying_time_s(("transpose:rows", "transpose"), count, op.ins[0].dtype, device)
+            total = total + _copying_time_s(
+                ("transpose:rows", "transpose"), count, op.ins[0].dtype, device
+            )
         elif operand == first and reads_across(op, first):
             columns = flops / 2.0 / np.maximum(elements[1 - first], 1.0)
-            total = total + _packing_s(count, columns * op.ins[first].itemsize, op.ins[first].dtype, device)
+            total = total + _packing_s(
+                count, columns * op.ins[first].itemsize, op.ins[first].dtype, device
+            )
+
     return cast(Number, total)
 
 
-def _packing_s(elements: float | Floats, row_bytes: float | Floats, dtype: str, device: Device) -> float | Floats:
+def _packing_s(
+    elements: float | Floats, row_bytes: float | Floats, dtype: str, device: Device
+) -> float | Floats:
     plain = _copying_time_s(("pack", "transpose"), elements, dtype, device)
     in_pages = _copying_time_s((PAGES, "pack", "transpose"), elements, dtype, device)
     found = np.where(np.asarray(row_bytes) % PAGE_BYTES == 0, in_pages, plain)
     return found if isinstance(elements, np.ndarray) else float(found)
 
 
-def _copying_time_s(kinds: tuple[str, ...], elements: float | Floats, dtype: str, device: Device) -> float | Floats:
+def _copying_time_s(
+    kinds: tuple[str, ...], elements: float | Floats, dtype: str, device: Device
+) -> float | Floats:
     curve = copying(device, kinds, dtype)
     if curve is None:
         return elements * 0.0

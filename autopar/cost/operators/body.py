@@ -38,7 +38,9 @@ class _BodyKernel:
     def time_s(self, size_bytes: float, split: int, device: Device) -> float:
         """Seconds on a device that does one of `split` parts of it and moves `size_bytes`."""
         runs = None if self.runs is None else (self.runs[0] / split, self.runs[1])
-        time_s = compute_time_s(self.flops / split, size_bytes, self.dtype, device, kind=self.kind, runs=runs)
+        time_s = compute_time_s(
+            self.flops / split, size_bytes, self.dtype, device, kind=self.kind, runs=runs
+        )
         return time_s if self.launched else max(0.0, time_s - device.launch_s)
 
 
@@ -55,18 +57,31 @@ def body_time_s(op: OpNode, strategy: Strategy, mesh: DeviceMesh, device: Device
         0 if t.literal is not None else p.local_size(t.shape, mesh) * t.itemsize
         for t, p in zip(op.ins, strategy.ins, strict=True)
     ]
-    outs = [p.local_size(t.shape, mesh) * t.itemsize for t, p in zip(op.outs, strategy.outs, strict=True)]
+    outs = [
+        p.local_size(t.shape, mesh) * t.itemsize
+        for t, p in zip(op.outs, strategy.outs, strict=True)
+    ]
     total = 0.0
     for kernel in _kernels(op.body, device, mesh.size):
-        given = [share * (ins[n] if n < len(ins) else op.body.inputs[n].size_bytes) for n, share in kernel.inputs]
-        size = sum(given) + sum(share * outs[n] for n, share in kernel.outputs) + kernel.inner_bytes / strategy.split
+        given = [
+            share * (ins[n] if n < len(ins) else op.body.inputs[n].size_bytes)
+            for n, share in kernel.inputs
+        ]
+        size = (
+            sum(given)
+            + sum(share * outs[n] for n, share in kernel.outputs)
+            + kernel.inner_bytes / strategy.split
+        )
         total += kernel.times * kernel.time_s(size, strategy.split, device)
+
     return total
 
 
 @lru_cache(maxsize=1024)
 def _kernels(body: OpGraph, device: Device, devices: int) -> tuple[_BodyKernel, ...]:
-    in_memory, written, bound = materialised(body), written_out(body), bounds(body, device, devices)
+    in_memory = materialised(body)
+    written = written_out(body)
+    bound = bounds(body, device, devices)
     inputs = {tensor.id: n for n, tensor in enumerate(body.inputs)}
     outputs = {tensor.id: n for n, tensor in enumerate(body.outputs)}
     found: list[_BodyKernel] = []
@@ -82,10 +97,15 @@ def _kernels(body: OpGraph, device: Device, devices: int) -> tuple[_BodyKernel, 
                 0.0 if bound.get(op.id) == "moving" else work_flops(op),
                 op.ins[0].dtype if op.ins else op.outs[0].dtype,
                 any(tensor.id in in_memory for tensor in op.outs),
-                sum(share * t.size_bytes for t, share in through if t.id not in inputs and t.id not in outputs),
+                sum(
+                    share * t.size_bytes
+                    for t, share in through
+                    if t.id not in inputs and t.id not in outputs
+                ),
                 tuple((inputs[t.id], share) for t, share in through if t.id in inputs),
                 tuple((outputs[t.id], share) for t, share in through if t.id in outputs),
                 picked_runs(op, (1.0,) * (len(op.ins) + len(op.outs))),
             )
         )
+
     return tuple(found)

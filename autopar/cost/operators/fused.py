@@ -26,7 +26,8 @@ def moved(graph: OpGraph) -> tuple[tuple[float, ...], ...]:
     Nothing of what stays within a kernel (`work.materialised`), of the rest what is `touched`. What several operators
     of a kernel read is read once: each of them counts a part of it. What is recomputed counts as if it were not.
     """
-    kept, first = materialised(graph), first_made(graph)
+    kept = materialised(graph)
+    first = first_made(graph)
     found = [_in_memory(graph, op, kept) for op in graph.ops]
     for kernel in _kernels(graph):
         read: dict[int, float] = defaultdict(float)
@@ -37,12 +38,18 @@ def moved(graph: OpGraph) -> tuple[tuple[float, ...], ...]:
             for op in kernel:
                 count = len(op.ins)
                 totals = [read[first.get(tensor.id, tensor.id)] for tensor in op.ins]
-                once = [share / max(1.0, total) for share, total in zip(found[op.id][:count], totals, strict=True)]
+                once = [
+                    share / max(1.0, total)
+                    for share, total in zip(found[op.id][:count], totals, strict=True)
+                ]
                 found[op.id] = (*once, *found[op.id][count:])
+
     return tuple([found[graph.original(op).id] for op in graph.ops])
 
 
-def bounds(graph: OpGraph, device: Device, devices: int, sizes: Mapping[str, int] | None = None) -> Mapping[int, Bound]:
+def bounds(
+    graph: OpGraph, device: Device, devices: int, sizes: Mapping[str, int] | None = None
+) -> Mapping[int, Bound]:
     """What bounds the kernel that an operator runs in with others, by the operator's id; all else runs alone.
 
         kernel: max(sum of computing, sum of moving)
@@ -51,7 +58,8 @@ def bounds(graph: OpGraph, device: Device, devices: int, sizes: Mapping[str, int
     that it does split over all `devices`, so that its operators have prices of their own. Along manual axes, of these
     `sizes`, it is split already.
     """
-    shares, known = moved(graph), dict[tuple[object, ...], Bound]()
+    shares = moved(graph)
+    known = dict[tuple[object, ...], Bound]()
     found: dict[int, Bound] = {}
     for look, kernel in _shared(graph):
         if look not in known:
@@ -67,8 +75,11 @@ def bounds(graph: OpGraph, device: Device, devices: int, sizes: Mapping[str, int
 @once_per_graph
 def _shared(graph: OpGraph) -> tuple[tuple[tuple[object, ...], tuple[OpNode, ...]], ...]:
     """The kernels of several operators, each with what it looks like: equal where their times are."""
-    shares, several = moved(graph), [kernel for kernel in _kernels(graph) if len(kernel) > 1]
-    return tuple((tuple((graph.alike[op.id], shares[op.id]) for op in kernel), kernel) for kernel in several)
+    shares = moved(graph)
+    several = [kernel for kernel in _kernels(graph) if len(kernel) > 1]
+    return tuple(
+        (tuple((graph.alike[op.id], shares[op.id]) for op in kernel), kernel) for kernel in several
+    )
 
 
 @once_per_graph
@@ -83,16 +94,24 @@ def _kernels(graph: OpGraph) -> tuple[tuple[OpNode, ...], ...]:
 
 
 def _in_memory(graph: OpGraph, op: OpNode, kept: frozenset[int]) -> tuple[float, ...]:
-    if op.kind in BORDERS and op.ins[0].id in kept and op.outs[0].id in kept:  # one array under two names
+    if (
+        op.kind in BORDERS and op.ins[0].id in kept and op.outs[0].id in kept
+    ):  # one array under two names
         return (0.0, 0.0)
     shares = zip((*op.ins, *op.outs), touched(graph, op), strict=True)
     return tuple([share if tensor.id in kept else 0.0 for tensor, share in shares])
 
 
-def _bound(kernel: Sequence[OpNode], shares: Sequence[Sequence[float]], device: Device, devices: int) -> Bound:
+def _bound(
+    kernel: Sequence[OpNode], shares: Sequence[Sequence[float]], device: Device, devices: int
+) -> Bound:
     computing = size = 0.0
     for op in kernel:
         tensors = (*op.ins, *op.outs)
-        computing += work_curve(device, rate_kind(op), tensors[0].dtype).time_s(work_flops(op) / devices)
-        size += sum(share * tensor.size_bytes for tensor, share in zip(tensors, shares[op.id], strict=True))
+        computing += work_curve(device, rate_kind(op), tensors[0].dtype).time_s(
+            work_flops(op) / devices
+        )
+        size += sum(
+            share * tensor.size_bytes for tensor, share in zip(tensors, shares[op.id], strict=True)
+        )
     return "computing" if computing > moving_time_s(size / devices, device) else "moving"

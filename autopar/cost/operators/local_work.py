@@ -32,7 +32,11 @@ class LocalWork(NamedTuple):
     def time_s(self, device: Device) -> float:
         """Seconds on `device`, copies of a product's operands in another order included."""
         op, flops, size_bytes, dtype, kind, elements, launched, runs, turned = self
-        time_s = compute_time_s(flops, size_bytes, dtype, device, kind=kind, elements=elements, runs=runs)
+        time_s = compute_time_s(
+            flops, size_bytes, dtype, device, kind=kind, elements=elements, runs=runs
+        )
         if elements is not None and op.kind == "dot_general":
-            time_s += backend_of(device.compiler).product_turns_s(op, elements, flops, device, turned=turned)
+            time_s += backend_of(device.compiler).product_turns_s(
+                op, elements, flops, device, turned=turned
+            )
         return time_s if launched else max(0.0, time_s - device.launch_s)

@@ -13,7 +13,8 @@ from autopar.core.counters import counted_dim, elements_of_a_count
 from autopar.emit.local.shard import Array, LocalOp, Run
 from autopar.emit.slicing import slice_at
 
-lax, jnp = untyped_jax.lax, untyped_jax.numpy
+lax = untyped_jax.lax
+jnp = untyped_jax.numpy
 
 Words = tuple[Array, Array]
 _WORD = 1 << 32
@@ -26,6 +27,7 @@ def iota(local: LocalOp) -> Run:
     shape = local.out_shape()
     if not axes:
         return local.bind(shape=shape)
+
     dtype = np.dtype(local.op.outs[0].dtype)
     counter = dtype if np.issubdtype(dtype, np.integer) else np.dtype(np.int32)
     count = local.bind(shape=shape, dtype=counter)
@@ -39,9 +41,11 @@ def iota(local: LocalOp) -> Run:
 
 def iota_2x32_shape(local: LocalOp) -> Run:
     """high, low = the two words of each element's row-major number in the whole tensor, exact up to 2^64 elements."""
-    placement, shape = local.strategy.outs[0], local.op.outs[0].shape
+    placement = local.strategy.outs[0]
+    shape = local.op.outs[0].shape
     if not placement.split_axes:
         return local.bind()
+
     local_shape = local.out_shape()
     strides = [prod(shape[d + 1 :]) for d in range(len(shape))]
     product = _product_of_words if prod(shape) > _WORD else _small_product
@@ -68,19 +72,25 @@ def rng_bit_generator(local: LocalOp) -> Run:
     whole = local.bind()
     if dim is None or not axes:
         return whole
-    shape, total = local.out_shape(1), prod(local.op.outs[1].shape)
+
+    shape = local.out_shape(1)
+    total = prod(local.op.outs[1].shape)
     size = elements_of_a_count(local.op)
     shard = local.bind(shape=shape)
 
     def counted(key: Array) -> list[Array]:
         here = lax.convert_element_type(local.offset_of(axes), np.uint32)
         _, bits = shard(_counted_on(key, _product_of_words(here, prod(shape) // size)))
-        bits = pcast_varying(bits, varying_axes(here))  # JAX takes no notice of what the state varies over
+        # JAX takes no notice of what the state varies over
+        bits = pcast_varying(bits, varying_axes(here))
         return [_counted_on(key, _words(-(-total // size))), bits]
 
     def cut(key: Array) -> list[Array]:
         after, bits = whole(key)
-        return [after, slice_at(bits, local.start(axes, local.op.outs[1].shape[dim]), shape[dim], dim)]
+        return [
+            after,
+            slice_at(bits, local.start(axes, local.op.outs[1].shape[dim]), shape[dim], dim),
+        ]
 
     def run(key: Array) -> Sequence[Array]:
         return lax.platform_dependent(key, cpu=counted, cuda=counted, rocm=counted, default=cut)
@@ -107,12 +117,19 @@ def _small_product(x: Array, y: int) -> Words:
 def _product_of_words(x: Array, y: int) -> Words:
     """The product modulo 2^64, for a `y` below 2^64: schoolbook multiplication of half words."""
     y_high, y_low = divmod(y, _WORD)
-    half, mask = np.uint32(16), np.uint32(0xFFFF)
-    x1, x0 = x >> half, x & mask
-    y1, y0 = np.uint32(y_low >> 16), np.uint32(y_low & 0xFFFF)
-    low, cross, crossed, high = x0 * y0, x0 * y1, x1 * y0, x1 * y1
+    half = np.uint32(16)
+    mask = np.uint32(0xFFFF)
+    x1 = x >> half
+    x0 = x & mask
+    y1 = np.uint32(y_low >> 16)
+    y0 = np.uint32(y_low & 0xFFFF)
+    low = x0 * y0
+    cross = x0 * y1
+    crossed = x1 * y0
+    high = x1 * y1
     middle = (low >> half) + (cross & mask) + (crossed & mask)
     high = high + (cross >> half) + (crossed >> half) + (middle >> half)
+
     return high + x * np.uint32(y_high), (middle << half) | (low & mask)
 
 

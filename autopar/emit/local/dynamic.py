@@ -12,18 +12,24 @@ from autopar.core.graph import TensorInfo
 from autopar.emit.local.shard import Array, LocalOp, Run
 from autopar.emit.slicing import slice_at
 
-lax, jnp = untyped_jax.lax, untyped_jax.numpy
+lax = untyped_jax.lax
+jnp = untyped_jax.numpy
 
 
 def dynamic_slice(local: LocalOp) -> Run:
     """The elements of the slice that lie in this shard, zeros for the others."""
     sliced = _cut(local, local.op.outs[0])
-    sizes, shard = local.out_shape(), local.in_shape(0)
-    run = local.bind(slice_sizes=tuple(shard[d] if d in sliced else size for d, size in enumerate(sizes)))
+    sizes = local.out_shape()
+    shard = local.in_shape(0)
+    run = local.bind(
+        slice_sizes=tuple(shard[d] if d in sliced else size for d, size in enumerate(sizes))
+    )
 
     def read(operand: Array, *starts: Array) -> Sequence[Array]:
         within = _clamped(local, starts, sizes)
-        (found,) = run(operand, *(start * 0 if d in sliced else start for d, start in enumerate(within)))
+        (found,) = run(
+            operand, *(start * 0 if d in sliced else start for d, start in enumerate(within))
+        )
         for d in sliced:
             begin = _begin(local, starts[d], d, sizes[d])
             found = lax.pad(found, jnp.zeros((), found.dtype), _around(found.ndim, d, sizes[d]))
@@ -37,7 +43,8 @@ def dynamic_slice(local: LocalOp) -> Run:
 def dynamic_update_slice(local: LocalOp) -> Run:
     """The part of the update that lies in this shard is written; what is beside it is read and written again."""
     written = _cut(local, local.op.ins[1])
-    run, shard = local.bind(), local.in_shape(0)
+    run = local.bind()
+    shard = local.in_shape(0)
 
     def write(operand: Array, update: Array, *starts: Array) -> Sequence[Array]:
         begins = _clamped(local, starts, local.op.ins[1].shape)
@@ -50,10 +57,14 @@ def dynamic_update_slice(local: LocalOp) -> Run:
             first = begins[d] - begin
             update = lax.pad(update, jnp.zeros((), update.dtype), _around(update.ndim, d, width))
             update = slice_at(update, jnp.clip(first + width, 0, size + width), width, d)
-            places = (first + lax.iota(np.int32, width)).reshape([-1 if e == d else 1 for e in range(operand.ndim)])
+            places = (first + lax.iota(np.int32, width)).reshape(
+                [-1 if e == d else 1 for e in range(operand.ndim)]
+            )
             mine = mine & (places >= 0) & (places < size)
+
         if not written:
             return run(operand, update, *begins)
+
         begins = [lax.convert_element_type(begin, starts[0].dtype) for begin in begins]
         there = lax.dynamic_slice(operand, begins, update.shape, allow_negative_indices=False)
         return run(operand, jnp.where(mine, update, there), *begins)
@@ -76,7 +87,8 @@ def _clamped(local: LocalOp, starts: Sequence[Array], sizes: Sequence[int]) -> l
         return list(starts)
     shape = local.op.ins[0].shape
     limits = [
-        min(n - size, int(jnp.iinfo(start.dtype).max)) for n, size, start in zip(shape, sizes, starts, strict=True)
+        min(n - size, int(jnp.iinfo(start.dtype).max))
+        for n, size, start in zip(shape, sizes, starts, strict=True)
     ]
     return [jnp.clip(start, 0, limit) for start, limit in zip(starts, limits, strict=True)]
 

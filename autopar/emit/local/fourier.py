@@ -8,7 +8,8 @@ from typing import NamedTuple
 from autopar._compat import row_major, untyped_jax
 from autopar.emit.local.shard import Array, LocalOp, Run
 
-lax, jnp = untyped_jax.lax, untyped_jax.numpy
+lax = untyped_jax.lax
+jnp = untyped_jax.numpy
 Axes = tuple[str, ...]
 
 
@@ -31,7 +32,8 @@ Step = Transform | DimExchange
 
 def fft(local: LocalOp) -> Run:
     """Row-major in and out: XLA lets neighbours choose the layout, and its CPU runtime then refuses the transform."""
-    kind, lengths = local.op.params["fft_type"], local.op.params["fft_lengths"]
+    kind = local.op.params["fft_type"]
+    lengths = local.op.params["fft_lengths"]
     first = local.op.ins[0].ndim - len(lengths)
     todo = steps(kind, local.strategy.ins[0].dims[first:], local.strategy.outs[0].dims[first:])
     sizes = _complex_sizes(local)
@@ -39,7 +41,8 @@ def fft(local: LocalOp) -> Run:
     def run(value: Array) -> Sequence[Array]:
         for step in todo:
             if isinstance(step, Transform):
-                dims, shape = [first + d for d in step.dims], tuple(lengths[d] for d in step.dims)
+                dims = [first + d for d in step.dims]
+                shape = tuple(lengths[d] for d in step.dims)
                 value = _transformed(value, dims, _kind(kind, step.dims, len(lengths)), shape)
             else:
                 value = _exchanged(local, value, step, first, sizes)
@@ -62,13 +65,16 @@ def steps(kind: str, before: Sequence[Axes], after: Sequence[Axes]) -> list[Step
         if axes and axes == after[d]:
             found += [DimExchange(axes, d, last), Transform((d,)), DimExchange(axes, last, d)]
             done.append(d)
+
     moves = {d: after.index(axes) for d, axes in enumerate(before) if axes and d not in done}
     while moves:
         d = next(d for d, into in moves.items() if into in done)
         found += [DimExchange(before[d], d, moves.pop(d)), Transform((d,))]
         done.append(d)
+
     if late.difference(done):
         found.append(Transform((last,)))
+
     return found
 
 
@@ -88,13 +94,22 @@ def _complex_sizes(local: LocalOp) -> tuple[int, ...]:
     return (local.op.ins[0] if local.op.params["fft_type"] == "IRFFT" else local.op.outs[0]).shape
 
 
-def _exchanged(local: LocalOp, value: Array, step: DimExchange, first: int, sizes: tuple[int, ...]) -> Array:
-    before, after = first + step.before, first + step.after
+def _exchanged(
+    local: LocalOp, value: Array, step: DimExchange, first: int, sizes: tuple[int, ...]
+) -> Array:
+    before = first + step.before
+    after = first + step.after
     size = value.shape[after]
     rest = -size % local.mesh.product(step.axes)
     if rest:
-        value = lax.pad(value, jnp.zeros((), value.dtype), [(0, rest * (d == after), 0) for d in range(value.ndim)])
+        value = lax.pad(
+            value,
+            jnp.zeros((), value.dtype),
+            [(0, rest * (d == after), 0) for d in range(value.ndim)],
+        )
+
     value = local.exchanger.all_to_all(value, step.axes, after, before)
     if value.shape[before] > sizes[before]:
         value = lax.slice_in_dim(value, 0, sizes[before], axis=before)
+
     return value

@@ -15,7 +15,8 @@ from autopar.emit.local.shard import Array, LocalOp
 from autopar.emit.moves import neutral
 from autopar.emit.slicing import slice_at
 
-lax, jnp = untyped_jax.lax, untyped_jax.numpy
+lax = untyped_jax.lax
+jnp = untyped_jax.numpy
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,8 @@ def run_at(value: Array, dim: int, begin: Any, count: int, fill: Any = 0) -> Arr
     size = value.shape[dim]
     if size > count:
         first = jnp.clip(begin, 0, size - count)
-        value, begin = slice_at(value, first, count, dim), begin - first
+        value = slice_at(value, first, count, dim)
+        begin = begin - first
         size = count
     widths = [(count, count, 0) if d == dim else (0, 0, 0) for d in range(value.ndim)]
     around = lax.pad(value, jnp.asarray(fill, value.dtype), widths)
@@ -53,31 +55,44 @@ def lowest(kind: str, dtype: Any) -> Any:
 
 
 def _lengthened(local: LocalOp, value: Array, along: Lengthening, fill: Any) -> Array:
-    dim, halo = along.dim, along.halo
+    dim = along.dim
+    halo = along.halo
     parts: list[Array] = []
     for piece in halo.pieces:
         part = lax.slice_in_dim(value, piece.begin, piece.end, axis=dim)
         if piece.distance:
             part = local.exchanger.permute(part, along.axes, Hop(-piece.distance))
         parts.append(part)
+
     joined = lax.concatenate(parts, dim) if len(parts) > 1 else parts[0]
     run = _run(local, joined, along)
     if not halo.outside or (isinstance(fill, int) and fill == 0):
         return run
-    places = halo.first + local.offset_of(along.axes) * halo.stride + lax.iota(np.int32, halo.length)
-    inside = ((places >= 0) & (places < along.size)).reshape([-1 if d == dim else 1 for d in range(value.ndim)])
+
+    places = (
+        halo.first + local.offset_of(along.axes) * halo.stride + lax.iota(np.int32, halo.length)
+    )
+    inside = ((places >= 0) & (places < along.size)).reshape(
+        [-1 if d == dim else 1 for d in range(value.ndim)]
+    )
     return jnp.where(inside, run, jnp.asarray(fill, value.dtype))
 
 
 def _run(local: LocalOp, value: Array, along: Lengthening) -> Array:
     """The elements that are needed, zeros beyond what was sent."""
-    dim, halo = along.dim, along.halo
+    dim = along.dim
+    halo = along.halo
     if halo.before or halo.after:
-        widths = [(halo.before, halo.after, 0) if d == dim else (0, 0, 0) for d in range(value.ndim)]
+        widths = [
+            (halo.before, halo.after, 0) if d == dim else (0, 0, 0) for d in range(value.ndim)
+        ]
         value = lax.pad(value, jnp.zeros((), value.dtype), widths)
+
     if halo.shift:
         start = halo.start + local.offset_of(along.axes) * halo.shift
         return slice_at(value, start, halo.length, dim)
+
     if halo.length == value.shape[dim]:
         return value
+
     return lax.slice_in_dim(value, halo.start, halo.start + halo.length, axis=dim)

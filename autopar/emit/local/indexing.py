@@ -26,14 +26,21 @@ def gather(local: LocalOp) -> Run:
     op = local.op
     numbers = op.params["dimension_numbers"]
     dims: tuple[int, ...] = numbers["start_index_map"]
-    single, batch = numbers["collapsed_slice_dims"], numbers["operand_batching_dims"]
-    runs = SlicedRuns.of(local, op.params["slice_sizes"], dims, single, batch, numbers["offset_dims"])
+    single = numbers["collapsed_slice_dims"]
+    batch = numbers["operand_batching_dims"]
+    runs = SlicedRuns.of(
+        local, op.params["slice_sizes"], dims, single, batch, numbers["offset_dims"]
+    )
     if runs.runs:
         return _gather_places(local, runs)
-    split = zip(op.params["slice_sizes"], local.in_shape(0), local.strategy.ins[0].dims, strict=True)
+
+    split = zip(
+        op.params["slice_sizes"], local.in_shape(0), local.strategy.ins[0].dims, strict=True
+    )
     slice_sizes = tuple(min(size, part) if axes else size for size, part, axes in split)
     if not any(local.strategy.ins[0].dims[d] for d in dims if op.params["slice_sizes"][d] == 1):
         return local.bind(slice_sizes=slice_sizes)
+
     fills = op.params["mode"] == "FILL_OR_DROP"
     read = local.bind(
         slice_sizes=slice_sizes,
@@ -49,11 +56,16 @@ def gather(local: LocalOp) -> Run:
         indices = indices.astype(_compared(local)) if fills else _clamped(indices, bounds)
         shifted, starts = _shifted(local, dims, bounds, indices)
         valid = _within(indices, bounds) if fills else None
-        mine = _within(shifted, local_bounds) if valid is None else _within(shifted, local_bounds) & valid
+        mine = (
+            _within(shifted, local_bounds)
+            if valid is None
+            else _within(shifted, local_bounds) & valid
+        )
         rows = read(operand, jnp.where(mine[..., None], shifted, np.zeros((), shifted.dtype)))[0]
         rows = jnp.where(_along(mine, numbers["offset_dims"]), rows, np.zeros((), rows.dtype))
         if valid is None:
             return [rows]
+
         first = (starts == 0).all()
         missing = _along(~valid & first, numbers["offset_dims"])
         return [jnp.where(missing, _fill_value(local, rows.dtype), rows)]
@@ -63,7 +75,8 @@ def gather(local: LocalOp) -> Run:
 
 def _gather_places(local: LocalOp, runs: SlicedRuns) -> Run:
     """Every place of every run, put where the run has it."""
-    numbers, shape = local.op.params["dimension_numbers"], local.op.ins[0].shape
+    numbers = local.op.params["dimension_numbers"]
+    shape = local.op.ins[0].shape
     order = runs.order(local.op.outs[0].ndim)
     first = len(order) - len(runs.rest)
     plain = dict(numbers) | {
@@ -72,7 +85,11 @@ def _gather_places(local: LocalOp, runs: SlicedRuns) -> Run:
         "start_index_map": runs.components,
     }
     sizes = tuple(1 if d in runs.runs else width for d, width in enumerate(runs.widths))
-    params = {"dimension_numbers": plain, "numbers": lax.GatherDimensionNumbers(**plain), "slice_sizes": sizes}
+    params = {
+        "dimension_numbers": plain,
+        "numbers": lax.GatherDimensionNumbers(**plain),
+        "slice_sizes": sizes,
+    }
     read = gather(on_places(local, runs, params, 1, 2))
     back = tuple(int(e) for e in np.argsort(order))
 
@@ -96,12 +113,14 @@ def scatter(local: LocalOp) -> Run:
     numbers = op.params["dimension_numbers"]
     dims: tuple[int, ...] = numbers["scatter_dims_to_operand_dims"]
     widths = _widths(local)
-    single, batch = numbers["inserted_window_dims"], numbers["operand_batching_dims"]
+    single = numbers["inserted_window_dims"]
+    batch = numbers["operand_batching_dims"]
     runs = SlicedRuns.of(local, widths, dims, single, batch, numbers["update_window_dims"])
     if runs.runs:
         return _scatter_places(local, runs)
     if not any(local.strategy.ins[0].dims[d] for d in dims if widths[d] == 1):
         return local.bind()
+
     write = local.bind(mode=lax.GatherScatterMode.FILL_OR_DROP)
     bounds = [op.ins[0].shape[d] - widths[d] for d in dims]
     clips = op.params["mode"] == "CLIP"
@@ -115,7 +134,8 @@ def scatter(local: LocalOp) -> Run:
 
 def _scatter_places(local: LocalOp, runs: SlicedRuns) -> Run:
     """Every place of every run, taken from where the run has it."""
-    numbers, shape = local.op.params["dimension_numbers"], local.op.ins[0].shape
+    numbers = local.op.params["dimension_numbers"]
+    shape = local.op.ins[0].shape
     order = runs.order(local.op.ins[2].ndim)
     first = len(order) - len(runs.rest)
     plain = dict(numbers) | {
@@ -143,19 +163,28 @@ def _widths(local: LocalOp) -> list[int]:
     numbers = local.op.params["dimension_numbers"]
     dropped = (*numbers["inserted_window_dims"], *numbers["operand_batching_dims"])
     windows = iter(numbers["update_window_dims"])
-    return [1 if d in dropped else local.op.ins[2].shape[next(windows)] for d in range(local.op.ins[0].ndim)]
+    return [
+        1 if d in dropped else local.op.ins[2].shape[next(windows)]
+        for d in range(local.op.ins[0].ndim)
+    ]
 
 
-def _shifted(local: LocalOp, dims: tuple[int, ...], bounds: list[int], indices: Array) -> tuple[Array, Any]:
+def _shifted(
+    local: LocalOp, dims: tuple[int, ...], bounds: list[int], indices: Array
+) -> tuple[Array, Any]:
     """The indices counted from where this shard begins, signed; and where it begins in each indexed dim.
 
     In a dim of which slices take the whole shard begins at 0: a device takes its part of the slice.
     """
-    placement, shape = local.strategy.ins[0], local.op.ins[0].shape
+    placement = local.strategy.ins[0]
+    shape = local.op.ins[0].shape
     dtype = np.dtype(np.int64 if indices.dtype.itemsize == 8 else np.int32)
     axes = [placement.dims[d] if bound else () for d, bound in zip(dims, bounds, strict=True)]
     starts: Any = jnp.stack(
-        [lax.convert_element_type(local.start(along, shape[d]), dtype) for d, along in zip(dims, axes, strict=True)]
+        [
+            lax.convert_element_type(local.start(along, shape[d]), dtype)
+            for d, along in zip(dims, axes, strict=True)
+        ]
     )
     return indices.astype(dtype) - starts, starts
 

@@ -106,7 +106,10 @@ def _shard_map(local: LocalOp) -> Run:
     ones = set(local.mesh.whole.names) - set(local.mesh.names)
 
     def run(*operands: Array) -> Sequence[Array]:
-        cast = [pcast_varying(value, varying_axes_of(aval)) for value, aval in zip(operands, avals, strict=True)]
+        cast = [
+            pcast_varying(value, varying_axes_of(aval))
+            for value, aval in zip(operands, avals, strict=True)
+        ]
         typed = [as_keys(value, aval) for value, aval in zip(cast, avals, strict=True)]
         results = untyped_jax.core.eval_jaxpr(jaxpr, constants, *typed)
         return [single(key_data(value), ones) for value in results]
@@ -128,7 +131,10 @@ def _reduce_over_axis(local: LocalOp) -> Run:
     Over an axis that has a name still it runs as it is.
     """
     axes = local.op.params["axes"]
-    if any(isinstance(axis, str) for axis in axes) or local.op.params.get("axis_index_groups") is not None:
+    if (
+        any(isinstance(axis, str) for axis in axes)
+        or local.op.params.get("axis_index_groups") is not None
+    ):
         return local.bind()
     reduce = _REDUCTIONS[local.op.kind]
 
@@ -148,7 +154,10 @@ def _foreign(local: LocalOp) -> Run:
     run = local.bind(result_avals=tuple(map(with_shape, avals, shapes)))
 
     def called(*operands: Array) -> Sequence[Array]:
-        return [result.astype(out.dtype) for result, out in zip(run(*operands), local.op.outs, strict=True)]
+        return [
+            result.astype(out.dtype)
+            for result, out in zip(run(*operands), local.op.outs, strict=True)
+        ]
 
     return called
 
@@ -157,7 +166,11 @@ def _put(local: LocalOp) -> Run:
     """A value that is to be put on devices is on them already, in their memory or in that of their host."""
     if not local.op.crosses_memories:
         return _identity(local)
-    space = untyped_jax.memory.Space.Host if local.op.outs[0].on_host else untyped_jax.memory.Space.Device
+    space = (
+        untyped_jax.memory.Space.Host
+        if local.op.outs[0].on_host
+        else untyped_jax.memory.Space.Device
+    )
 
     def run(operand: Array) -> Sequence[Array]:
         return (untyped_jax.device_put(operand, space),)
@@ -214,6 +227,11 @@ _LOCALISERS: dict[str, Callable[[LocalOp], Run]] = {
     **dict.fromkeys(("reshard", "sharding_constraint", *BORDERS), _identity),
     **dict.fromkeys(("ffi_call", "pure_callback"), _foreign),
     **dict.fromkeys(("pmax", "pmin", "psum"), _reduce_over_axis),
-    **dict.fromkeys(("reduce_window", "reduce_window_sum", "reduce_window_max", "reduce_window_min"), reduce_window),
-    **dict.fromkeys(("scatter-add", "scatter-max", "scatter-min", "scatter-mul", "scatter-sub"), scatter),
+    **dict.fromkeys(
+        ("reduce_window", "reduce_window_sum", "reduce_window_max", "reduce_window_min"),
+        reduce_window,
+    ),
+    **dict.fromkeys(
+        ("scatter-add", "scatter-max", "scatter-min", "scatter-mul", "scatter-sub"), scatter
+    ),
 }

@@ -15,7 +15,8 @@ from autopar.core.windows import WindowRun, joined_runs, pad_windows, slice_wind
 from autopar.emit.local.halo import Lengthening, lengthened, run_at
 from autopar.emit.local.shard import Array, LocalOp, Run
 
-lax, jnp = untyped_jax.lax, untyped_jax.numpy
+lax = untyped_jax.lax
+jnp = untyped_jax.numpy
 
 
 def slice_(local: LocalOp) -> Run:
@@ -23,15 +24,20 @@ def slice_(local: LocalOp) -> Run:
 
     Where it is split in the operand only, a device has the rows that lie in its shard and zeros for the others.
     """
-    windows, placement = slice_windows(local.op), local.strategy.ins[0]
+    windows = slice_windows(local.op)
+    placement = local.strategy.ins[0]
     apart = _apart(windows, placement, local.strategy.outs[0])
     dims = _lengthenings(local, windows, apart)
-    starts, limits = list(local.op.params["start_indices"]), list(local.op.params["limit_indices"])
+    starts = list(local.op.params["start_indices"])
+    limits = list(local.op.params["limit_indices"])
     for d, size in enumerate(local.in_shape(0)):
         if placement.dims[d]:
-            starts[d], limits[d] = 0, size
+            starts[d] = 0
+            limits[d] = size
+
     for dim in dims:
         limits[dim.dim] = dim.halo.length
+
     spans = {d: max(0, (windows[d].count - 1) * windows[d].stride + 1) for d in apart}
     limits = [spans.get(d, limit) for d, limit in enumerate(limits)]
     run = local.bind(start_indices=tuple(starts), limit_indices=tuple(limits))
@@ -51,14 +57,20 @@ def pad(local: LocalOp) -> Run:
 
     Where it is split in the result only, a device takes its part out of the whole dim.
     """
-    windows, placement = pad_windows(local.op), local.strategy.outs[0]
+    windows = pad_windows(local.op)
+    placement = local.strategy.outs[0]
     apart = _apart(windows, local.strategy.ins[0], placement)
     dims = _lengthenings(local, windows, apart)
     config = [tuple(one) for one in local.op.params["padding_config"]]
     for dim in dims:
-        config[dim.dim] = (*windows[dim.dim].padding(local.mesh.product(dim.axes)), config[dim.dim][2])
+        config[dim.dim] = (
+            *windows[dim.dim].padding(local.mesh.product(dim.axes)),
+            config[dim.dim][2],
+        )
+
     for d in apart:
         config[d] = (0, 0, config[d][2])
+
     run = local.bind(padding_config=tuple(config))
 
     def padded(operand: Array, value: Array) -> Sequence[Array]:
@@ -96,19 +108,31 @@ def join(local: LocalOp) -> Run:
 
     def whole(*operands: Array) -> Sequence[Array]:
         begins = [0, *(run.end for run in runs)]
-        parts = [_taken(operands, run, begin, axis) for run, begin in zip(runs, begins, strict=False)]
+        parts = [
+            _taken(operands, run, begin, axis) for run, begin in zip(runs, begins, strict=False)
+        ]
         return [lax.concatenate(parts, axis)]
 
     def parted(*operands: Array) -> Sequence[Array]:
         size = local.out_shape()[axis]
         start = local.offset_of(axes) * size
         found = [_cut(local, operands, run, axis, start) for run in runs]
-        places = (start + lax.iota(np.int32, size)).reshape([-1 if d == axis else 1 for d in range(operands[0].ndim)])
+        places = (start + lax.iota(np.int32, size)).reshape(
+            [-1 if d == axis else 1 for d in range(operands[0].ndim)]
+        )
         later = zip(found[1:], runs, strict=False)
-        return [reduce(lambda before, next_: jnp.where(places < next_[1].end, before, next_[0]), later, found[0])]
+
+        return [
+            reduce(
+                lambda before, next_: jnp.where(places < next_[1].end, before, next_[0]),
+                later,
+                found[0],
+            )
+        ]
 
     if axes:
         return parted
+
     return local.bind() if local.op.kind == "concatenate" else whole
 
 
@@ -121,7 +145,9 @@ def _taken(operands: Sequence[Array], run: WindowRun, begin: int, axis: int) -> 
     return lax.slice_in_dim(operands[run.operand], begin - low, run.end - low, axis=axis)
 
 
-def _cut(local: LocalOp, operands: Sequence[Array], run: WindowRun, axis: int, start: Array) -> Array:
+def _cut(
+    local: LocalOp, operands: Sequence[Array], run: WindowRun, axis: int, start: Array
+) -> Array:
     """What the device's part of the result would be if all of it were of this run; one zero for zeros."""
     if run.window is None:
         return jnp.zeros((), operands[0].dtype)
@@ -136,7 +162,8 @@ def roll(local: LocalOp) -> Run:
     """Along a split dim, what moves on to the next shards is sent round a ring."""
     axis: int = local.op.params["dimension"]
     begin: int = local.op.params["begin"]
-    axes, size = local.strategy.ins[0].dims[axis], local.op.ins[0].shape[axis]
+    axes = local.strategy.ins[0].dims[axis]
+    size = local.op.ins[0].shape[axis]
     pieces = ring_pieces(size, local.mesh.product(axes), begin)
 
     def rolled(operand: Array) -> Sequence[Array]:
@@ -154,8 +181,10 @@ def roll(local: LocalOp) -> Run:
 def dynamic_roll(local: LocalOp) -> Run:
     """Along a split dim shards go round a ring as far as the digits of the distance say; the rest is cut out of two."""
     axis: int = local.op.params["dimension"]
-    axes, size = local.strategy.ins[0].dims[axis], local.op.ins[0].shape[axis]
-    out_axes, shard = local.strategy.outs[0].dims[axis], local.out_shape()[axis]
+    axes = local.strategy.ins[0].dims[axis]
+    size = local.op.ins[0].shape[axis]
+    out_axes = local.strategy.outs[0].dims[axis]
+    shard = local.out_shape()[axis]
     parts = local.mesh.product(axes)
 
     def from_whole(operand: Array, begin: Array) -> Sequence[Array]:
@@ -164,12 +193,15 @@ def dynamic_roll(local: LocalOp) -> Run:
         return [lax.dynamic_slice_in_dim(twice, start % size if out_axes else start, shard, axis)]
 
     def rolled(operand: Array, begin: Array) -> Sequence[Array]:
-        far, rest = _clamped(begin, size) // shard, _clamped(begin, size) % shard
+        far = _clamped(begin, size) // shard
+        rest = _clamped(begin, size) % shard
         for distance in ring_digits(parts):
             moved = local.exchanger.permute(operand, axes, Hop(-distance, "ring"))
             operand = jnp.where(far % parts & distance != 0, moved, operand)
         after = local.exchanger.permute(operand, axes, Hop(-1, "ring"))
-        return [lax.dynamic_slice_in_dim(lax.concatenate([operand, after], axis), rest, shard, axis)]
+        return [
+            lax.dynamic_slice_in_dim(lax.concatenate([operand, after], axis), rest, shard, axis)
+        ]
 
     return rolled if axes else from_whole
 
@@ -183,7 +215,9 @@ def _clamped(begin: Array, size: int) -> Array:
 def _apart(windows: Sequence[Window], before: Placement, after: Placement) -> list[int]:
     """The dims that are split on one side only."""
     dims = zip(windows, before.dims, after.dims, strict=True)
-    return [d for d, (window, left, right) in enumerate(dims) if left != right and not _passes(window)]
+    return [
+        d for d, (window, left, right) in enumerate(dims) if left != right and not _passes(window)
+    ]
 
 
 def _passes(window: Window) -> bool:
@@ -191,7 +225,9 @@ def _passes(window: Window) -> bool:
     return window == Window(window.size, window.size)
 
 
-def _lengthenings(local: LocalOp, windows: Sequence[Window], apart: Sequence[int]) -> list[Lengthening]:
+def _lengthenings(
+    local: LocalOp, windows: Sequence[Window], apart: Sequence[int]
+) -> list[Lengthening]:
     """The split dims of the first operand that do not just pass through, without those that are `apart`."""
     return [
         _lengthening(window, d, axes, local.mesh.product(axes))

@@ -16,11 +16,17 @@ def dot_general(local: LocalOp) -> Run:
     library multiplies matrices in any order: x[2, 128, 256] and y[2, 128, 1024], over both first dims as in gradients
     of weights, take 6.2 ms, and as matrices 3.7; x[1, 768, 512] and y[1, 768, 1024] 30 and 18.5 (8 devices, 2 cores).
     """
-    first = contracted_first(local.op) if local.backend.wants_matrices and merges_dims(local.op) else None
+    first = (
+        contracted_first(local.op)
+        if local.backend.wants_matrices and merges_dims(local.op)
+        else None
+    )
     if first is None:
         return local.bind()
+
     contracted, (batch, _) = numbers_of(local.op)
-    count, shape = len(batch), local.out_shape()
+    count = len(batch)
+    shape = local.out_shape()
     left, right = (count if is_first else count + 1 for is_first in first)
     product = local.bind(dimension_numbers=(((left,), (right,)), (batch, batch)))
 

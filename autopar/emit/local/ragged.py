@@ -20,7 +20,8 @@ def ragged_dot_general(local: LocalOp) -> Run:
     matrices are zeros (rows kept), or their products are left out (rows summed up). Summed up, only the result is split
     along the groups: its widths vary where neither operand does.
     """
-    op, params = local.op, local.op.params["ragged_dot_dimension_numbers"]
+    op = local.op
+    params = local.op.params["ragged_dot_dimension_numbers"]
     row: int = params["lhs_ragged_dimensions"][0]
     group: tuple[int, ...] = params["rhs_group_dimensions"]
     summed = row in params["dot_dimension_numbers"][0][0]
@@ -36,13 +37,17 @@ def ragged_dot_general(local: LocalOp) -> Run:
         starts, ends = _bounds(sizes, rows, local.start(row_axes, rows), lhs.shape[row])
         if not group_axes:
             return multiply(lhs, rhs, ends - starts)
+
         first = local.start(group_axes, sizes.shape[-1])
         count = sizes.shape[-1] // local.mesh.product(group_axes)
         starts, ends = (slice_at(x, first, count, x.ndim - 1) for x in (starts, ends))
-        widths = jnp.concatenate([starts[..., :1], ends - starts, lhs.shape[row] - ends[..., -1:]], axis=-1)
+        widths = jnp.concatenate(
+            [starts[..., :1], ends - starts, lhs.shape[row] - ends[..., -1:]], axis=-1
+        )
         if summed:
             lhs, rhs = (pcast_varying(x, varying_axes(widths)) for x in (lhs, rhs))
             return [multiply(lhs, rhs, widths)[0][1:-1]]
+
         around = [(int(d in group), int(d in group), 0) for d in range(rhs.ndim)]
         return multiply(lhs, lax.pad(rhs, np.zeros((), rhs.dtype), around), widths)
 

@@ -11,7 +11,8 @@ from autopar._compat import untyped_jax
 from autopar.emit.local.halo import lowest
 from autopar.emit.local.shard import Array, LocalOp, Run
 
-lax, jnp = untyped_jax.lax, untyped_jax.numpy
+lax = untyped_jax.lax
+jnp = untyped_jax.numpy
 
 _JOINED: dict[str, Callable[[Array, Array], Array]] = {
     "cumsum": lax.add,
@@ -29,7 +30,9 @@ def cumulative(local: LocalOp) -> Run:
     run = local.bind()
     if not axes:
         return run
-    total, join = local.bind(reverse=False), _JOINED[local.op.kind]
+
+    total = local.bind(reverse=False)
+    join = _JOINED[local.op.kind]
     is_reversed: bool = local.op.params["reverse"]
 
     def joined(operand: Array) -> Sequence[Array]:
@@ -37,7 +40,9 @@ def cumulative(local: LocalOp) -> Run:
         last = _at(own, 0 if is_reversed else own.shape[axis] - 1, axis)
         totals = local.exchanger.all_gather(last, axes, axis)
         count = totals.shape[axis]
-        places = lax.iota(np.int32, count).reshape([-1 if d == axis else 1 for d in range(own.ndim)])
+        places = lax.iota(np.int32, count).reshape(
+            [-1 if d == axis else 1 for d in range(own.ndim)]
+        )
         here = local.offset_of(axes)
         others = places > here if is_reversed else places < here
         neutral = jnp.asarray(_neutral(local.op.kind, own.dtype), own.dtype)
@@ -54,6 +59,7 @@ def arg_extremum(local: LocalOp) -> Run:
     run = local.bind()
     if not axes:
         return run
+
     among = local.bind(axes=(0,))
     best = lax.reduce_max if local.op.kind == "argmax" else lax.reduce_min
     shard = local.in_shape(0)[axis]
@@ -76,8 +82,10 @@ def top_k(local: LocalOp) -> Run:
     axes = local.strategy.ins[0].dims[axis]
     if not axes:
         return local.bind()
+
     shard = local.in_shape(0)[axis]
-    own, among = local.bind(k=min(local.op.params["k"], shard)), local.bind()
+    own = local.bind(k=min(local.op.params["k"], shard))
+    among = local.bind()
 
     def first(values: Array) -> Sequence[Array]:
         values, indices = own(values)

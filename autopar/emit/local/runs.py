@@ -18,7 +18,8 @@ from autopar.core.graph import TensorInfo
 from autopar.core.placement import Placement
 from autopar.emit.local.shard import Array, LocalOp
 
-lax, jnp = untyped_jax.lax, untyped_jax.numpy
+lax = untyped_jax.lax
+jnp = untyped_jax.numpy
 Ints = tuple[int, ...]
 
 
@@ -37,14 +38,21 @@ class SlicedRuns:
     at: Ints
 
     @classmethod
-    def of(cls, local: LocalOp, widths: Sequence[int], dims: Ints, single: Ints, batch: Ints, at: Ints) -> SlicedRuns:
+    def of(
+        cls, local: LocalOp, widths: Sequence[int], dims: Ints, single: Ints, batch: Ints, at: Ints
+    ) -> SlicedRuns:
         """Those of an operator: split dims of which slices hold several places but not all, or always the first.
 
         Slices have neither the `single` dims nor those of the `batch`; what else they have stands in them as `at` says.
         """
-        shape, placement = local.op.ins[0].shape, local.strategy.ins[0]
+        shape = local.op.ins[0].shape
+        placement = local.strategy.ins[0]
         sizes = enumerate(zip(shape, widths, placement.dims, strict=True))
-        split = [(d, width) for d, (size, width, axes) in sizes if axes and width < size and d not in batch]
+        split = [
+            (d, width)
+            for d, (size, width, axes) in sizes
+            if axes and width < size and d not in batch
+        ]
         runs = tuple(d for d, width in split if width > 1 or d not in dims)
         windows = tuple(d for d in range(len(shape)) if d not in (*single, *batch))
         return cls(runs, tuple(widths), dims, windows, at)
@@ -73,17 +81,22 @@ class SlicedRuns:
         found = lax.concatenate([indices.astype(dtype), zeros], indices.ndim - 1)
         bounds = np.asarray([shape[d] - self.widths[d] for d in self.components], dtype)
         inside = ((found >= 0) & (found <= bounds)).all(axis=-1, keepdims=True)
-        found = jnp.clip(found, 0, bounds) if clips else jnp.where(inside, found, -1 - max(self.widths))
+        found = (
+            jnp.clip(found, 0, bounds) if clips else jnp.where(inside, found, -1 - max(self.widths))
+        )
         batch = found.ndim - 1
         found = jnp.expand_dims(found, tuple(range(batch, batch + len(self.runs))))
         for n, run in enumerate(self.runs):
             along = [-1 if e == batch + n else 1 for e in range(found.ndim)]
             mine = np.asarray([d == run for d in self.components], dtype)
             found = found + lax.iota(dtype, self.widths[run]).reshape(along) * mine
+
         return found
 
 
-def on_places(local: LocalOp, runs: SlicedRuns, params: dict[str, Any], indices: int, slices: int) -> LocalOp:
+def on_places(
+    local: LocalOp, runs: SlicedRuns, params: dict[str, Any], indices: int, slices: int
+) -> LocalOp:
     """The operator on places: its `params` are those of the primitive that differ.
 
     Args:
@@ -93,8 +106,10 @@ def on_places(local: LocalOp, runs: SlicedRuns, params: dict[str, Any], indices:
       indices: the operand that the indices are.
       slices: which of operands and results the slices are.
     """
-    op, strategy = local.op, local.strategy
-    tensors, placed = [*op.ins, *op.outs], [*strategy.ins, *strategy.outs]
+    op = local.op
+    strategy = local.strategy
+    tensors = [*op.ins, *op.outs]
+    placed = [*strategy.ins, *strategy.outs]
     widths = tuple(runs.widths[d] for d in runs.runs)
     batch = tensors[indices].shape[:-1]
     order = runs.order(tensors[slices].ndim)
@@ -113,7 +128,12 @@ def on_places(local: LocalOp, runs: SlicedRuns, params: dict[str, Any], indices:
         params=dict(op.params) | params,
         payload=Payload(local.payload.primitive, payload),
     )
-    return replace(local, op=places, strategy=replace(strategy, ins=tuple(placed[:count]), outs=tuple(placed[count:])))
+
+    return replace(
+        local,
+        op=places,
+        strategy=replace(strategy, ins=tuple(placed[:count]), outs=tuple(placed[count:])),
+    )
 
 
 def _reshaped(tensor: TensorInfo, shape: Ints) -> TensorInfo:

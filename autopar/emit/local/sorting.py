@@ -14,7 +14,8 @@ from autopar.core.strategy import NEXT, PREVIOUS
 from autopar.emit.local.shard import Array, LocalOp, Run
 from autopar.emit.slicing import slice_at
 
-lax, jnp = untyped_jax.lax, untyped_jax.numpy
+lax = untyped_jax.lax
+jnp = untyped_jax.numpy
 Rows = list[Array]
 
 
@@ -45,7 +46,8 @@ class _Sorting:
 
     def __call__(self, *operands: Array) -> Sequence[Array]:
         """The sorted operands."""
-        count, here = len(operands), self.local.offset_of(self.axes)
+        count = len(operands)
+        here = self.local.offset_of(self.axes)
         rows = self.sorted(self.filled(operands, here))
         rows = self.sorted([self.dealt_like_cards(x) for x in rows])
         rows = self.sorted([self.all_to_all(x, self.axis) for x in rows])
@@ -56,10 +58,16 @@ class _Sorting:
         """The operands and the places of their elements, filled up with what comes last."""
         rows = [*operands]
         if self.numbered:
-            places = here * self.shape.rows + lax.broadcasted_iota(np.int32, operands[0].shape, self.axis)
+            places = here * self.shape.rows + lax.broadcasted_iota(
+                np.int32, operands[0].shape, self.axis
+            )
             rows.append(lax.convert_element_type(places, np.int32))
         widths = [(0, self.shape.late * (d == self.axis), 0) for d in range(operands[0].ndim)]
-        return [lax.pad(x, jnp.asarray(_last(x.dtype), x.dtype), widths) for x in rows] if self.shape.late else rows
+        return (
+            [lax.pad(x, jnp.asarray(_last(x.dtype), x.dtype), widths) for x in rows]
+            if self.shape.late
+            else rows
+        )
 
     def sorted(self, rows: Rows) -> Rows:
         """The rows in the order of their keys; what is equal in that of their places."""
@@ -74,7 +82,9 @@ class _Sorting:
     def dealt_like_cards(self, value: Array) -> Array:
         """Every element goes to the device after that of the one before it."""
         shape = value.shape
-        cards = value.reshape(*shape[: self.axis], self.shape.dealt, self.parts, *shape[self.axis + 1 :])
+        cards = value.reshape(
+            *shape[: self.axis], self.shape.dealt, self.parts, *shape[self.axis + 1 :]
+        )
         return self.all_to_all(cards, self.axis + 1).reshape(shape)
 
     def all_to_all(self, value: Array, split: int) -> Array:
@@ -83,22 +93,32 @@ class _Sorting:
 
     def joined_with_neighbours(self, rows: Rows, here: Array) -> Rows:
         """Every half sorted with the first part of the next column."""
-        cut, count = self.shape.filled - self.shape.half, len(self.local.op.ins)
-        firsts, halves = ([self.part(x, *ends) for x in rows] for ends in ((0, cut), (cut, self.shape.filled)))
+        cut = self.shape.filled - self.shape.half
+        count = len(self.local.op.ins)
+        firsts, halves = (
+            [self.part(x, *ends) for x in rows] for ends in ((0, cut), (cut, self.shape.filled))
+        )
         before = [self.local.exchanger.permute(x, self.axes, NEXT) for x in halves]
-        merged = self.sorted([lax.concatenate([*pair], self.axis) for pair in zip(before, firsts, strict=True)])
+        merged = self.sorted(
+            [lax.concatenate([*pair], self.axis) for pair in zip(before, firsts, strict=True)]
+        )
         found: Rows = []
         for first, half, both in zip(firsts[:count], halves[:count], merged[:count], strict=True):
-            back = self.local.exchanger.permute(self.part(both, 0, self.shape.half), self.axes, PREVIOUS)
+            back = self.local.exchanger.permute(
+                self.part(both, 0, self.shape.half), self.axes, PREVIOUS
+            )
             first = jnp.where(here == 0, first, self.part(both, self.shape.half, self.shape.filled))
             half = jnp.where(here == self.parts - 1, half, back)
             found.append(lax.concatenate([first, half], self.axis))
+
         return found
 
     def moved_back(self, value: Array, here: Array) -> Array:
         """The elements that this device has without those that its column, and those before it, were filled up with."""
         tail = self.part(value, self.shape.filled - self.shape.moved, self.shape.filled)
-        both = lax.concatenate([self.local.exchanger.permute(tail, self.axes, NEXT), value], self.axis)
+        both = lax.concatenate(
+            [self.local.exchanger.permute(tail, self.axes, NEXT), value], self.axis
+        )
         return slice_at(both, self.shape.moved - here * self.shape.late, self.shape.rows, self.axis)
 
     def part(self, value: Array, begin: int, end: int) -> Array:

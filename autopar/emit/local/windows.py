@@ -11,7 +11,8 @@ from autopar.core.windows import convolution_windows, pooling_windows
 from autopar.emit.local.halo import Lengthening, lengthened, lowest
 from autopar.emit.local.shard import Array, LocalOp, Run
 
-lax, jnp = untyped_jax.lax, untyped_jax.numpy
+lax = untyped_jax.lax
+jnp = untyped_jax.numpy
 Padding = tuple[tuple[int, int], ...]
 _COMPARED = {"ge": "max", "le": "min"}
 
@@ -32,9 +33,12 @@ def conv_general_dilated(local: LocalOp) -> Run:
             moving = window.swapped() if summed else window
             dims.append(_lengthening(local, dim, window.size, axes, moving.halo))
             padding[i] = moving.padding(local.mesh.product(axes))
+
     run = local.bind(
-        feature_group_count=local.op.params["feature_group_count"] // _parts_of_groups(local, lhs_channel),
-        batch_group_count=local.op.params["batch_group_count"] // _parts_of_groups(local, lhs_batch),
+        feature_group_count=local.op.params["feature_group_count"]
+        // _parts_of_groups(local, lhs_channel),
+        batch_group_count=local.op.params["batch_group_count"]
+        // _parts_of_groups(local, lhs_batch),
         padding=tuple(padding),
     )
 
@@ -47,7 +51,8 @@ def conv_general_dilated(local: LocalOp) -> Run:
 def _parts_of_groups(local: LocalOp, lhs_dim: int) -> int:
     """In how many parts the groups are that `lhs_dim` is made of: the axes that the kernel's outputs have too."""
     kernel_outputs: int = local.op.params["dimension_numbers"]["rhs_spec"][0]
-    lhs, rhs = local.strategy.ins[0].dims[lhs_dim], local.strategy.ins[1].dims[kernel_outputs]
+    lhs = local.strategy.ins[0].dims[lhs_dim]
+    rhs = local.strategy.ins[1].dims[kernel_outputs]
     return local.mesh.product(tuple(axis for axis in lhs if axis in rhs))
 
 
@@ -59,9 +64,13 @@ def reduce_window(local: LocalOp) -> Run:
     run = local.bind(padding=padding)
 
     def reduced(*operands: Array) -> Sequence[Array]:
-        tensors, scalars = operands[:count], operands[count:]
+        tensors = operands[:count]
+        scalars = operands[count:]
         fills = scalars or [_initial(local.op.kind, tensor.dtype) for tensor in tensors]
-        return run(*(lengthened(local, x, dims, fill) for x, fill in zip(tensors, fills, strict=True)), *scalars)
+        return run(
+            *(lengthened(local, x, dims, fill) for x, fill in zip(tensors, fills, strict=True)),
+            *scalars,
+        )
 
     return reduced
 
@@ -98,6 +107,7 @@ def select_and_scatter_add(local: LocalOp) -> Run:
             halo = operands[-1].halo
             cuts[d] = (halo.first, local.in_shape(1)[d] - halo.first - halo.length, 0)
             padding[d] = (0, 0)
+
     run = local.bind(padding=tuple(padding))
 
     def scattered(source: Array, operand: Array) -> Sequence[Array]:
@@ -108,7 +118,9 @@ def select_and_scatter_add(local: LocalOp) -> Run:
     return scattered
 
 
-def _pooled(local: LocalOp, windows: Sequence[Window], operand: int) -> tuple[list[Lengthening], Padding]:
+def _pooled(
+    local: LocalOp, windows: Sequence[Window], operand: int
+) -> tuple[list[Lengthening], Padding]:
     """The split dims of a pooling's operand, and the padding of its windows on a lengthened shard."""
     padding = [tuple(pair) for pair in local.op.params["padding"]]
     dims: list[Lengthening] = []
@@ -120,7 +132,11 @@ def _pooled(local: LocalOp, windows: Sequence[Window], operand: int) -> tuple[li
 
 
 def _lengthening(
-    local: LocalOp, dim: int, size: int, axes: tuple[str, ...], halo_of: Callable[[int], Halo | None]
+    local: LocalOp,
+    dim: int,
+    size: int,
+    axes: tuple[str, ...],
+    halo_of: Callable[[int], Halo | None],
 ) -> Lengthening:
     halo = halo_of(local.mesh.product(axes))
     if halo is None:

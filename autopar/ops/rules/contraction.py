@@ -21,10 +21,14 @@ def dot_general(op: OpNode) -> FactorRule:
     numbers: Numbers = op.params["dimension_numbers"]
     lhs, rhs, out = _product(numbers, op.ins[0].ndim, op.ins[1].ndim)
     reduced: dict[Factor, Kind] = {f: "sum" for f in lhs if f[0] == "k"}
-    return FactorRule.of(op, ins=(lhs, rhs), outs=(out,), reduced=reduced, linear=linear_sets(op, (0,), (1,)))
+    return FactorRule.of(
+        op, ins=(lhs, rhs), outs=(out,), reduced=reduced, linear=linear_sets(op, (0,), (1,))
+    )
 
 
-def _product(numbers: Numbers, lhs_ndim: int, rhs_ndim: int) -> tuple[list[Factor], list[Factor], list[Factor]]:
+def _product(
+    numbers: Numbers, lhs_ndim: int, rhs_ndim: int
+) -> tuple[list[Factor], list[Factor], list[Factor]]:
     """The factors of lhs, rhs and result: batch dims "b...", summed dims "k...", the others "m..." and "n..."."""
     (lhs_k, rhs_k), (lhs_b, rhs_b) = numbers
     lhs = [f"m{d}" for d in range(lhs_ndim)]
@@ -52,14 +56,19 @@ def ragged_dot_general(op: OpNode) -> FactorRule:
     ragged: int = params["lhs_ragged_dimensions"][0]
     lhs, rhs, out = _product(numbers, op.ins[0].ndim, op.ins[1].ndim)
     row = lhs[ragged]
-    around = (*lhs_b, *(lhs_k if ragged in lhs_k else [d for d, f in enumerate(lhs) if f[0] == "m"]))
+    around = (
+        *lhs_b,
+        *(lhs_k if ragged in lhs_k else [d for d, f in enumerate(lhs) if f[0] == "m"]),
+    )
     prefix = [lhs[d] for d in (lhs_b if ragged in lhs_b else around)]
     grouped: tuple[int, ...] = params["rhs_group_dimensions"]
     for d in grouped:
         out.remove(rhs[d])
         rhs[d] = "g"
+
     if ragged in lhs_k:
         out.insert(0, "g")
+
     summed = [f for f in lhs if f[0] == "k"] + (["g"] if "g" in rhs else [])
     return FactorRule.of(
         op,
@@ -85,7 +94,8 @@ def scaled_dot(op: OpNode) -> FactorRule:
     reduced: dict[Factor, Kind] = {}
     (lhs_k, rhs_k), _ = numbers
     for d, e in zip(lhs_k, rhs_k, strict=True):
-        block, size = lhs[d], op.ins[0].shape[d]
+        block = lhs[d]
+        size = op.ins[0].shape[d]
         counts = op.ins[2].shape[d], op.ins[3].shape[e]
         blocks = max(counts) if min(counts) in (1, max(counts)) else 1
         sizes |= {block: blocks, f"i{d}": size // blocks}
@@ -93,6 +103,7 @@ def scaled_dot(op: OpNode) -> FactorRule:
         dims[0][d] = dims[1][e] = (block, f"i{d}")
         for n, position, count in ((2, d, counts[0]), (3, e, counts[1])):
             dims[n][position] = (block,) if count == blocks else (f"scale{n}.{d}",)
+
     frozen = {f for tensor in dims for factors in tensor for f in factors if f[0] in "is"}
     return FactorRule.of(op, ins=dims, outs=[out], sizes=sizes, reduced=reduced, frozen=frozen)
 
@@ -108,7 +119,11 @@ def _ragged_product_flops(op: OpNode) -> float:
     params = op.params["ragged_dot_dimension_numbers"]
     (_, rhs_k), (_, rhs_b) = params["dot_dimension_numbers"]
     apart = {*rhs_k, *rhs_b, *params["rhs_group_dimensions"]}
-    return 2.0 * prod(op.ins[0].shape) * prod(size for d, size in enumerate(op.ins[1].shape) if d not in apart)
+    return (
+        2.0
+        * prod(op.ins[0].shape)
+        * prod(size for d, size in enumerate(op.ins[1].shape) if d not in apart)
+    )
 
 
 declare("dot_general", is_contraction=True)

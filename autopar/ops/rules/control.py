@@ -17,7 +17,9 @@ def passed_on(op: OpNode) -> FactorRule:
     """out[d...] = one of ins[d...]; linear jointly in all of them."""
     dims = [f"d{d}" for d in range(op.outs[0].ndim)]
     ins = [dims] * len(op.ins)
-    return FactorRule.of(op, ins=ins, outs=[dims], linear=linear_sets(op, tuple(range(len(op.ins)))))
+    return FactorRule.of(
+        op, ins=ins, outs=[dims], linear=linear_sets(op, tuple(range(len(op.ins))))
+    )
 
 
 @rule_for("scan_slice")
@@ -28,7 +30,9 @@ def scan_slice(op: OpNode) -> FactorRule:
     as many rounds at once as there are devices.
     """
     dims = [f"d{d}" for d in range(op.outs[0].ndim)]
-    rule = FactorRule.of(op, ins=[["i", *dims]], outs=[dims], frozen=["i"], linear=linear_sets(op, (0,)))
+    rule = FactorRule.of(
+        op, ins=[["i", *dims]], outs=[dims], frozen=["i"], linear=linear_sets(op, (0,))
+    )
     return replace(rule, split=frozenset(dims[:1])) if op.params.get("in_parts") else rule
 
 
@@ -36,7 +40,9 @@ def scan_slice(op: OpNode) -> FactorRule:
 def scan_stack(op: OpNode) -> FactorRule:
     """ys[i, d...] = x[d...] of the ith round; i is frozen; linear in x."""
     dims = [f"d{d}" for d in range(op.ins[0].ndim)]
-    return FactorRule.of(op, ins=[dims], outs=[["i", *dims]], frozen=["i"], linear=linear_sets(op, (0,)))
+    return FactorRule.of(
+        op, ins=[dims], outs=[["i", *dims]], frozen=["i"], linear=linear_sets(op, (0,))
+    )
 
 
 @rule_for("branch_index", "while_test")

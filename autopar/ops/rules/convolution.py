@@ -42,18 +42,31 @@ def conv_general_dilated(op: OpNode) -> FactorRule:
         numbers[spec] for spec in ("lhs_spec", "rhs_spec", "out_spec")
     )
     lhs, rhs, out = ([[""]] * tensor.ndim for tensor in (*op.ins, *op.outs))
-    lhs[lhs_n], lhs[lhs_c] = ["h", "n"], ["g", "c"]
-    rhs[rhs_o], rhs[rhs_c] = ["g", "h", "o"], ["c"]
-    out[out_n], out[out_o] = ["n"], ["g", "h", "o"]
+    lhs[lhs_n] = ["h", "n"]
+    lhs[lhs_c] = ["g", "c"]
+    rhs[rhs_o] = ["g", "h", "o"]
+    rhs[rhs_c] = ["c"]
+    out[out_n] = ["n"]
+    out[out_o] = ["g", "h", "o"]
     spatial = _Spatial()
     for i, (window, dim) in enumerate(zip(convolution_windows(op), lhs_s, strict=True)):
         _add(spatial, i, window, dim)
-    for tensor, dims, factors in ((lhs, lhs_s, spatial.lhs), (rhs, rhs_s, spatial.rhs), (out, out_s, spatial.out)):
+
+    for tensor, dims, factors in (
+        (lhs, lhs_s, spatial.lhs),
+        (rhs, rhs_s, spatial.rhs),
+        (out, out_s, spatial.out),
+    ):
         for d, names in zip(dims, factors, strict=True):
             tensor[d] = names
+
     groups: int = op.params["feature_group_count"]
     batch_groups: int = op.params["batch_group_count"]
-    sizes = {"g": groups, "h": batch_groups, "o": op.outs[0].shape[out_o] // (groups * batch_groups)}
+    sizes = {
+        "g": groups,
+        "h": batch_groups,
+        "o": op.outs[0].shape[out_o] // (groups * batch_groups),
+    }
     sizes |= {"n": op.outs[0].shape[out_n], "c": op.ins[1].shape[rhs_c]}
     return FactorRule.of(
         op,
@@ -69,19 +82,27 @@ def conv_general_dilated(op: OpNode) -> FactorRule:
 
 def _add(spatial: _Spatial, i: int, window: Window, dim: int) -> None:
     """Adds spatial dim `i`, `dim` of lhs: factor s is split among devices, the factors left and moved stay whole."""
-    split, rest, part, still = f"s{i}", f"l{i}", f"t{i}", f"r{i}"
+    split = f"s{i}"
+    rest = f"l{i}"
+    part = f"t{i}"
+    still = f"r{i}"
     summed = window.width > window.count
     moving = window.swapped() if summed else window
     count = gcd(moving.size, moving.count)
     spatial.lhs.append([split, rest])
     spatial.rhs.append([split, part] if summed else [still])
     spatial.out.append([still] if summed else [split, part])
-    spatial.sizes |= {split: count, rest: moving.size // max(1, count), part: moving.count // max(1, count)}
+    spatial.sizes |= {
+        split: count,
+        rest: moving.size // max(1, count),
+        part: moving.count // max(1, count),
+    }
     spatial.sizes[still] = moving.width
     spatial.frozen += [rest, part, still]
     traffic = neighbours((0, dim, moving.halo))
     if summed:
         spatial.reduced[split] = "sum"
+
     if is_possible(count, traffic):
         spatial.exchanged[split] = traffic
     else:
@@ -95,4 +116,10 @@ def _flops(op: OpNode) -> float:
     return 2.0 * prod(op.outs[0].shape) * prod(kernel) / max(1, kernel[layout[0]])
 
 
-declare("conv_general_dilated", is_contraction=True, is_fusible=False, is_recomputable=True, flops=_flops)
+declare(
+    "conv_general_dilated",
+    is_contraction=True,
+    is_fusible=False,
+    is_recomputable=True,
+    flops=_flops,
+)

@@ -23,4 +23,6 @@ def cumulative(op: OpNode) -> FactorRule:
     return FactorRule.of(op, ins=[dims], outs=[dims], linear=linear, exchanged=exchanged)
 
 
-declare("cumlogsumexp", "cummax", "cummin", "cumprod", "cumsum", is_fusible=False, is_recomputable=True)
+declare(
+    "cumlogsumexp", "cummax", "cummin", "cumprod", "cumsum", is_fusible=False, is_recomputable=True
+)

@@ -20,7 +20,8 @@ from autopar.ops.rules.registry import Rule
 DERIVATION = "derivation"
 """The parameter of an operator that says how it was derived: steps, the first one first. See `derived`."""
 
-JVP, VJP = ".jvp", ".vjp"
+JVP = ".jvp"
+VJP = ".vjp"
 """What the names of the derivatives of an operator end in."""
 
 
@@ -57,7 +58,10 @@ def _vmap(rule: Rule, inner: OpNode, op: OpNode, held: Sequence[bool]) -> Factor
     factor = f"vmap{len(op.params[DERIVATION])}"
     return replace(
         base,
-        ins=tuple(((factor,), *dims) if mapped else dims for dims, mapped in zip(base.ins, held, strict=True)),
+        ins=tuple(
+            ((factor,), *dims) if mapped else dims
+            for dims, mapped in zip(base.ins, held, strict=True)
+        ),
         outs=tuple(((factor,), *dims) for dims in base.outs),
         sizes={factor: op.outs[0].shape[0], **base.sizes},
     )
@@ -97,7 +101,10 @@ def _derivative(
     """The rule of a derivative: what is `given` comes after the operands of `base`, and it is linear in that."""
     ins = (*base.ins, *given)
     if base.offsets:
-        raise RuleError(f"the rule of {op.kind!r} has offsets {sorted(base.offsets)}: a function has none")
+        raise RuleError(
+            f"the rule of {op.kind!r} has offsets {sorted(base.offsets)}: a function has none"
+        )
+
     held = {f for dims in (*ins, *outs) for dim in dims for f in dim}
     fixed = {f for f, kind in base.reduced.items() if kind != "sum"} | set(base.carried)
     frozen = (base.frozen | fixed) & held

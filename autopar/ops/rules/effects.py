@@ -29,7 +29,9 @@ def _once(op: OpNode) -> FactorRule:
     rule = whole(op)
     if not op.outs:
         return rule
-    return replace(rule, sizes={**rule.sizes, "first": 0}, reduced={"first": "sum"}, everywhere="first")
+    return replace(
+        rule, sizes={**rule.sizes, "first": 0}, reduced={"first": "sum"}, everywhere="first"
+    )
 
 
 declare("pure_callback", is_fusible=False)

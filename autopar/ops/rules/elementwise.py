@@ -40,13 +40,82 @@ def aligned(op: OpNode) -> tuple[list[list[Factor]], list[list[Factor]]]:
 
 
 @rule_for(
-    *("abs", "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "bessel_i0e", "bessel_i1e", "cbrt", "ceil"),
-    *("clamp", "clz", "cos", "cosh", "digamma", "eq", "eq_to", "erf", "erf_inv", "erfc", "exp", "exp2", "expm1"),
-    *("floor", "ge", "gt", "igamma", "igamma_grad_a", "igammac", "integer_pow", "is_finite", "le", "le_to", "lgamma"),
-    *("log", "log1p", "log2", "logistic", "lt", "lt_to", "mulhi", "ne", "nextafter", "not", "one_minus_square"),
+    *(
+        "abs",
+        "acos",
+        "acosh",
+        "asin",
+        "asinh",
+        "atan",
+        "atan2",
+        "atanh",
+        "bessel_i0e",
+        "bessel_i1e",
+        "cbrt",
+        "ceil",
+    ),
+    *(
+        "clamp",
+        "clz",
+        "cos",
+        "cosh",
+        "digamma",
+        "eq",
+        "eq_to",
+        "erf",
+        "erf_inv",
+        "erfc",
+        "exp",
+        "exp2",
+        "expm1",
+    ),
+    *(
+        "floor",
+        "ge",
+        "gt",
+        "igamma",
+        "igamma_grad_a",
+        "igammac",
+        "integer_pow",
+        "is_finite",
+        "le",
+        "le_to",
+        "lgamma",
+    ),
+    *(
+        "log",
+        "log1p",
+        "log2",
+        "logistic",
+        "lt",
+        "lt_to",
+        "mulhi",
+        "ne",
+        "nextafter",
+        "not",
+        "one_minus_square",
+    ),
     *("philox2x32", "philox4x32", "platform_index", "polygamma", "polynomial", "population_count"),
-    *("pow", "reduce_precision", "regularized_incomplete_beta", "rem", "round", "rsqrt", "shift_left"),
-    *("shift_right_arithmetic", "shift_right_logical", "sign", "sin", "sinh", "sqrt", "square", "tan", "tanh"),
+    *(
+        "pow",
+        "reduce_precision",
+        "regularized_incomplete_beta",
+        "rem",
+        "round",
+        "rsqrt",
+        "shift_left",
+    ),
+    *(
+        "shift_right_arithmetic",
+        "shift_right_logical",
+        "sign",
+        "sin",
+        "sinh",
+        "sqrt",
+        "square",
+        "tan",
+        "tanh",
+    ),
     *("threefry2x32", "threefry4x32", "xor", "zeta"),
 )
 def elementwise(op: OpNode) -> FactorRule:
@@ -96,15 +165,21 @@ def _passing(op: OpNode, kind: Kind) -> FactorRule:
 def select_n(op: OpNode) -> FactorRule:
     """out[d...] = cases[which[d...]][d...]; linear jointly in the cases, `which` a scalar or of their shape."""
     ins, outs = aligned(op)
-    return FactorRule.of(op, ins=ins, outs=outs, linear=linear_sets(op, tuple(range(1, len(op.ins)))))
+    return FactorRule.of(
+        op, ins=ins, outs=outs, linear=linear_sets(op, tuple(range(1, len(op.ins))))
+    )
 
 
 @rule_for("convert_element_type")
 def convert_element_type(op: OpNode) -> FactorRule:
     """out[d...] = x[d...] in another type; linear where the new type holds every value of the old one."""
     ins, outs = aligned(op)
-    before, after = op.ins[0].dtype, op.outs[0].dtype
-    widens = _FLOAT_BITS.get(before, 65) <= _FLOAT_BITS.get(after, 0) and (before, after) not in _WIDER_BUT_LOSSY
+    before = op.ins[0].dtype
+    after = op.outs[0].dtype
+    widens = (
+        _FLOAT_BITS.get(before, 65) <= _FLOAT_BITS.get(after, 0)
+        and (before, after) not in _WIDER_BUT_LOSSY
+    )
     exact = before == after or widens or op.ins[0].literal is not None
     return FactorRule.of(op, ins=ins, outs=outs, linear=linear_sets(op, (0,)) if exact else ())
 
@@ -112,7 +187,8 @@ def convert_element_type(op: OpNode) -> FactorRule:
 @rule_for("bitcast_convert_type")
 def bitcast_convert_type(op: OpNode) -> FactorRule:
     """out[d...] = the bits of x[d...]; a narrower type has one more dim than a wider one, which is never split."""
-    before, after = op.ins[0].ndim, op.outs[0].ndim
+    before = op.ins[0].ndim
+    after = op.outs[0].ndim
     dims = [f"d{i}" for i in range(max(before, after))]
     frozen = dims[min(before, after) :]
     return FactorRule.of(op, ins=[dims[:before]], outs=[dims[:after]], frozen=frozen)
@@ -128,15 +204,75 @@ def identity(op: OpNode) -> FactorRule:
 
 
 _CHEAP = (
-    *("abs", "acos", "acosh", "add", "add_any", "and", "asin", "asinh", "atan", "atanh", "bitcast_convert_type"),
-    *("ceil", "clamp", "clz", "complex", "conj", "convert_element_type", "copy", "cosh", "floor", "ge", "gt", "imag"),
-    *("is_finite", "le", "log2", "lt", "max", "min", "mul", "mulhi", "neg", "nextafter", "not", "one_minus_square"),
+    *(
+        "abs",
+        "acos",
+        "acosh",
+        "add",
+        "add_any",
+        "and",
+        "asin",
+        "asinh",
+        "atan",
+        "atanh",
+        "bitcast_convert_type",
+    ),
+    *(
+        "ceil",
+        "clamp",
+        "clz",
+        "complex",
+        "conj",
+        "convert_element_type",
+        "copy",
+        "cosh",
+        "floor",
+        "ge",
+        "gt",
+        "imag",
+    ),
+    *(
+        "is_finite",
+        "le",
+        "log2",
+        "lt",
+        "max",
+        "min",
+        "mul",
+        "mulhi",
+        "neg",
+        "nextafter",
+        "not",
+        "one_minus_square",
+    ),
     *("or", "population_count", "real", "reduce_precision", "round", "select_n", "shift_left"),
-    *("shift_right_arithmetic", "shift_right_logical", "sign", "sinh", "square", "stop_gradient", "sub"),
+    *(
+        "shift_right_arithmetic",
+        "shift_right_logical",
+        "sign",
+        "sinh",
+        "square",
+        "stop_gradient",
+        "sub",
+    ),
     *("threefry2x32", "xor"),
 )
 _COSTLY = (
-    *("atan2", "cbrt", "cos", "digamma", "div", "erf", "erf_inv", "erfc", "exp", "exp2", "expm1", "lgamma", "log"),
+    *(
+        "atan2",
+        "cbrt",
+        "cos",
+        "digamma",
+        "div",
+        "erf",
+        "erf_inv",
+        "erfc",
+        "exp",
+        "exp2",
+        "expm1",
+        "lgamma",
+        "log",
+    ),
     *("log1p", "logistic", "pow", "rem", "rsqrt", "sin", "sqrt", "tan", "tanh"),
 )
 

@@ -51,11 +51,34 @@ class _ByContent:
 
     @cached_property
     def content(self) -> tuple[object, ...]:
-        rule, counts = self.rule, _counts(self.mesh.sizes)
-        together = {f for dims in (*rule.ins, *rule.outs) for factors in dims if len(factors) > 1 for f in factors}
-        sizes = tuple([(f, n if f in together else (n > 0, _divided(n, counts))) for f, n in rule.sizes.items()])
-        reduced, carried = tuple(rule.reduced.items()), tuple(rule.carried.items())
-        return (rule.ins, rule.outs, sizes, reduced, carried, rule.frozen, rule.everywhere, rule.split)
+        rule = self.rule
+        counts = _counts(self.mesh.sizes)
+        together = {
+            f
+            for dims in (*rule.ins, *rule.outs)
+            for factors in dims
+            if len(factors) > 1
+            for f in factors
+        }
+        sizes = tuple(
+            [
+                (f, n if f in together else (n > 0, _divided(n, counts)))
+                for f, n in rule.sizes.items()
+            ]
+        )
+        reduced = tuple(rule.reduced.items())
+        carried = tuple(rule.carried.items())
+
+        return (
+            rule.ins,
+            rule.outs,
+            sizes,
+            reduced,
+            carried,
+            rule.frozen,
+            rule.everywhere,
+            rule.split,
+        )
 
     def __hash__(self) -> int:
         return hash(self.content)
@@ -67,7 +90,9 @@ class _ByContent:
 @lru_cache(maxsize=256)
 def _counts(sizes: tuple[int, ...]) -> tuple[int, ...]:
     """The numbers of parts that axes of these sizes can split a dim into."""
-    return tuple(sorted({prod(each) for n in range(len(sizes) + 1) for each in combinations(sizes, n)}))
+    return tuple(
+        sorted({prod(each) for n in range(len(sizes) + 1) for each in combinations(sizes, n)})
+    )
 
 
 @lru_cache(maxsize=65536)
@@ -97,7 +122,10 @@ def _collect(rule: FactorRule, mesh: DeviceMesh, found: dict[tuple[int, ...], St
     columns = _placements(rule, names, rows)
     placed = zip(*columns, strict=True) if columns else repeat(tuple[Placement, ...](), len(rows))
     operands = len(rule.ins)
-    for whole, given, split in zip(placed, _given(rule, names, rows), _splits(rule, sizes, rows), strict=True):
+
+    for whole, given, split in zip(
+        placed, _given(rule, names, rows), _splits(rule, sizes, rows), strict=True
+    ):
         key = tuple(map(id, whole))  # of one tensor equal placements are one object
         if key in found or not all(whole):
             continue
@@ -112,16 +140,24 @@ def _assignments(rule: FactorRule, sizes: tuple[int, ...]) -> Ints:
     row[axis] is the number of the factor that the axis goes to, from 1 on as `rule.sizes` lists them; 0 is none.
     """
     number = {factor: n for n, factor in enumerate(rule.sizes, 1)}
-    options = (0, *(number[f] for f in rule.factors)) if rule.everywhere is None else (number[rule.everywhere],)
+    options = (
+        (0, *(number[f] for f in rule.factors))
+        if rule.everywhere is None
+        else (number[rule.everywhere],)
+    )
     counts = _counts(sizes)
     return _dividing(sizes, options, (0, *(_divided(size, counts) for size in rule.sizes.values())))
 
 
 @lru_cache(maxsize=1024)
-def _dividing(axis_sizes: tuple[int, ...], options: tuple[int, ...], extents: tuple[int, ...]) -> Ints:
+def _dividing(
+    axis_sizes: tuple[int, ...], options: tuple[int, ...], extents: tuple[int, ...]
+) -> Ints:
     """`_assignments` of axes to `options`, factor n of which has the size `extents[n]`."""
-    extent, option = np.array(extents, dtype=np.int64), np.array(options, dtype=np.int64)
-    rows, sizes = np.zeros((1, 0), dtype=np.int64), np.zeros(0, dtype=np.int64)
+    extent = np.array(extents, dtype=np.int64)
+    option = np.array(options, dtype=np.int64)
+    rows = np.zeros((1, 0), dtype=np.int64)
+    sizes = np.zeros(0, dtype=np.int64)
     for size in axis_sizes:
         last = np.tile(option, len(rows))
         rows = np.column_stack([np.repeat(rows, len(option), axis=0), last])
@@ -140,8 +176,11 @@ def _contiguous(rule: FactorRule, axis_sizes: tuple[int, ...], rows: Ints) -> In
 
     A factor may be split only if those before it are used up.
     """
-    number, sizes = {factor: n for n, factor in enumerate(rule.sizes, 1)}, np.array(axis_sizes, dtype=np.int64)
-    for compound in {factors for dims in (*rule.ins, *rule.outs) for factors in dims if len(factors) > 1}:
+    number = {factor: n for n, factor in enumerate(rule.sizes, 1)}
+    sizes = np.array(axis_sizes, dtype=np.int64)
+    for compound in {
+        factors for dims in (*rule.ins, *rule.outs) for factors in dims if len(factors) > 1
+    }:
         whole, is_run = np.ones((2, len(rows)), dtype=np.bool_)
         for factor in compound:
             parts = _parts(rows, number[factor], sizes)
@@ -175,26 +214,36 @@ def _known_given(factors: tuple[Factor, ...], names: Axes) -> dict[int, Given]:
 
 def _given_by(factors: Sequence[Factor], names: Axes, known: dict[int, Given], code: int) -> Given:
     """What is given without the last axis that goes to a factor, and that axis."""
-    base, power, axis = 1 + len(factors), 1, 0
+    base = 1 + len(factors)
+    power = 1
+    axis = 0
     while power * base <= code:
-        power, axis = power * base, axis + 1
+        power = power * base
+        axis = axis + 1
+
     number, before = divmod(code, power)
-    factor, name = factors[number - 1], names[axis]
+    factor = factors[number - 1]
+    name = names[axis]
     if not before:
         return ((factor, (name,)),)
+
     for part in (before, number * power):
         if part not in known:
             known[part] = _given_by(factors, names, known, part)
+
     given = known[before]
     if all(other != factor for other, _ in given):
         return given + known[number * power]
+
     return tuple((other, (*axes, name) if other == factor else axes) for other, axes in given)
 
 
 def _splits(rule: FactorRule, sizes: tuple[int, ...], rows: Ints) -> list[int]:
     """Into how many parts each assignment cuts the operator's work."""
     counted = np.array([0, *(size > 0 for size in rule.sizes.values())], dtype=np.bool_)[rows]
-    return cast(list[int], np.where(counted, np.array(sizes, dtype=np.int64), 1).prod(axis=1).tolist())
+    return cast(
+        list[int], np.where(counted, np.array(sizes, dtype=np.int64), 1).prod(axis=1).tolist()
+    )
 
 
 def _placements(rule: FactorRule, names: Axes, rows: Ints) -> list[list[Placement | None]]:
@@ -213,7 +262,9 @@ def _tensors(rule: FactorRule) -> list[tuple[TensorFactors, tuple[Factor, ...]]]
     """The operands and results in order: the factors of their dims, and those over whose axes they are unreduced."""
     found: list[tuple[TensorFactors, tuple[Factor, ...]]] = []
     for operand, dims in enumerate(rule.ins):
-        found.append((dims, tuple(f for f, operands in rule.carried.items() if operand in operands)))
+        found.append(
+            (dims, tuple(f for f, operands in rule.carried.items() if operand in operands))
+        )
     for dims in rule.outs:
         held = {f for factors in dims for f in factors}
         found.append((dims, tuple(f for f in rule.reduced if f not in held)))
@@ -256,7 +307,8 @@ def _placed(
     digit = dict.fromkeys(rule.sizes, 0) | {factor: n for n, factor in enumerate(held, 1)}
     digit |= {factor: 1 + len(held) + _KINDS.index(rule.reduced[factor]) for factor in unreduced}
     digits = np.array([0, *digit.values()], dtype=np.int64)[rows]
-    known, base = table.by_code.setdefault(counts, {}), 1 + len(held) + len(_KINDS)
+    known = table.by_code.setdefault(counts, {})
+    base = 1 + len(held) + len(_KINDS)
 
     def placement(code: int) -> Placement | None:
         found = _placed_by(counts, names, base, code)
@@ -274,12 +326,18 @@ def _placed_by(counts: tuple[int, ...], names: Axes, base: int, code: int) -> Pl
     for name in names:
         code, digit = divmod(code, base)
         of_digit[digit] += (name,)
-    places, split = iter(of_digit[1:]), list[Axes]()
+
+    places = iter(of_digit[1:])
+    split = list[Axes]()
     for count in counts:
         split.append(tuple(chain.from_iterable(islice(places, count))))
-    unreduced: list[tuple[Axes, Kind]] = [(axes, kind) for kind, axes in zip(_KINDS, places, strict=True) if axes]
+
+    unreduced: list[tuple[Axes, Kind]] = [
+        (axes, kind) for kind, axes in zip(_KINDS, places, strict=True) if axes
+    ]
     if len(unreduced) > 1:
         return None
+
     return Placement(tuple(split), *unreduced[0]) if unreduced else Placement(tuple(split))
 
 
@@ -313,16 +371,23 @@ def _exchanges(
                 extents[traffic.tensor] = list(_local_shape(rule, mesh, placed, traffic.tensor))
             extent = extents[traffic.tensor]
             if traffic.elements:
-                size = _elements(traffic, extent) * (traffic.itemsize or rule.itemsizes[traffic.tensor])
+                size = _elements(traffic, extent) * (
+                    traffic.itemsize or rule.itemsizes[traffic.tensor]
+                )
                 found.append(Exchange(traffic.kind, axes, size, traffic.tensor, traffic.hop))
             if traffic.extent is not None and traffic.dim is not None:
                 extent[traffic.dim] = traffic.extent
+
     return tuple(found)
 
 
-def _local_shape(rule: FactorRule, mesh: DeviceMesh, placed: tuple[Placement, ...], tensor: int) -> tuple[int, ...]:
+def _local_shape(
+    rule: FactorRule, mesh: DeviceMesh, placed: tuple[Placement, ...], tensor: int
+) -> tuple[int, ...]:
     dims = (*rule.ins, *rule.outs)[tensor]
-    return placed[tensor].local_shape([prod(rule.sizes[f] for f in factors) for factors in dims], mesh)
+    return placed[tensor].local_shape(
+        [prod(rule.sizes[f] for f in factors) for factors in dims], mesh
+    )
 
 
 def _elements(traffic: Traffic, extent: list[int]) -> int:

@@ -39,7 +39,10 @@ def gathered(*places: tuple[int, int | None, Callable[[int], int]]) -> TrafficOf
     """All-gathers: for each place a tensor, its dim, and how many elements of it each of so many devices sends."""
 
     def traffic(parts: int) -> tuple[Traffic, ...]:
-        return tuple(Traffic("all_gather", tensor, dim, parts * count(parts)) for tensor, dim, count in places)
+        return tuple(
+            Traffic("all_gather", tensor, dim, parts * count(parts))
+            for tensor, dim, count in places
+        )
 
     return traffic
 

@@ -121,10 +121,12 @@ class FactorRule:
             name = "+" + ",".join(map(str, operands))
             all_reduced[name] = "sum"
             all_carried[name] = tuple(operands)
+
         all_sizes = _read_sizes(op, in_dims, out_dims, dict(sizes or {}))
         whole = frozenset(frozen) | {factor for factor, size in all_sizes.items() if size == 0}
         for name in all_reduced:
             all_sizes.setdefault(name, 0)
+
         rule = cls(
             in_dims,
             out_dims,
@@ -147,25 +149,36 @@ class FactorRule:
 
 
 def _normal(side: Sequence[Sequence[Factor | Sequence[Factor]]]) -> tuple[TensorFactors, ...]:
-    return tuple(tuple((dim,) if isinstance(dim, str) else tuple(dim) for dim in tensor) for tensor in side)
+    return tuple(
+        tuple((dim,) if isinstance(dim, str) else tuple(dim) for dim in tensor) for tensor in side
+    )
 
 
 def _read_sizes(
-    op: OpNode, ins: tuple[TensorFactors, ...], outs: tuple[TensorFactors, ...], sizes: dict[Factor, int]
+    op: OpNode,
+    ins: tuple[TensorFactors, ...],
+    outs: tuple[TensorFactors, ...],
+    sizes: dict[Factor, int],
 ) -> dict[Factor, int]:
     """The size of every factor, in order of appearance: given, or that of a dim where the factor is alone."""
     alone: dict[Factor, int] = {}
     found: dict[Factor, int] = {}
     for tensor, dims in zip(op.ins + op.outs, ins + outs, strict=True):
         if len(dims) != tensor.ndim:
-            raise RuleError(f"rule of {op.kind!r}: {dims} does not fit a tensor of shape {tensor.shape}")
+            raise RuleError(
+                f"rule of {op.kind!r}: {dims} does not fit a tensor of shape {tensor.shape}"
+            )
         for size, factors in zip(tensor.shape, dims, strict=True):
             found.update(dict.fromkeys(factors, 0))
             if len(factors) == 1:
                 alone.setdefault(factors[0], size)
+
     for factor in found:
         if factor not in sizes and factor not in alone:
-            raise RuleError(f"rule of {op.kind!r}: the size of factor {factor!r} is neither given nor in a shape")
+            raise RuleError(
+                f"rule of {op.kind!r}: the size of factor {factor!r} is neither given nor in a shape"
+            )
+
     return {factor: sizes.get(factor, alone.get(factor, 0)) for factor in found}
 
 
@@ -176,12 +189,18 @@ def _check(op: OpNode, rule: FactorRule) -> None:
             raise RuleError(f"rule of {op.kind!r}: a factor stands twice in {dims}")
         for size, factors in zip(tensor.shape, dims, strict=True):
             if prod(rule.sizes[f] for f in factors) != size:
-                raise RuleError(f"rule of {op.kind!r}: factors {factors} do not make a dim of size {size}")
+                raise RuleError(
+                    f"rule of {op.kind!r}: factors {factors} do not make a dim of size {size}"
+                )
+
     for dims in rule.outs:
         held = [f for factors in dims for f in factors]
         for factor in rule.factors:
             if factor not in held and factor not in rule.reduced and factor not in rule.exchanged:
-                raise RuleError(f"rule of {op.kind!r}: factor {factor!r} is missing in a result and not reduced")
+                raise RuleError(
+                    f"rule of {op.kind!r}: factor {factor!r} is missing in a result and not reduced"
+                )
+
     _check_carried(op, rule)
 
 
@@ -191,4 +210,6 @@ def _check_carried(op: OpNode, rule: FactorRule) -> None:
             raise RuleError(f"rule of {op.kind!r}: factor {factor!r} is carried but not reduced")
         for operand in operands:
             if any(factor in factors for factors in rule.ins[operand]):
-                raise RuleError(f"rule of {op.kind!r}: operand {operand} both holds and carries factor {factor!r}")
+                raise RuleError(
+                    f"rule of {op.kind!r}: operand {operand} both holds and carries factor {factor!r}"
+                )

@@ -33,7 +33,8 @@ def _moves(op: OpNode) -> Iterator[dict[int, int]]:
 
     The dim of real numbers is transformed first if it is there before, and last if it is there after.
     """
-    count, kind = len(op.params["fft_lengths"]), op.params["fft_type"]
+    count = len(op.params["fft_lengths"])
+    kind = op.params["fft_type"]
     for path in permutations(range(count)):
         ends = {"RFFT": path[-1], "IRFFT": path[0]}
         if ends.get(kind, count - 1) == count - 1:
@@ -70,11 +71,13 @@ def _split(op: OpNode, moves: Mapping[int, int], sent: Mapping[int, TrafficOf]) 
     sizes: dict[Factor, int] = {}
     before, after = ([[f"{name}{d}"] for d in range(count)] for name in "pq")
     for d, into in moves.items():
-        size, other = op.ins[0].shape[first + d], op.outs[0].shape[first + into]
+        size = op.ins[0].shape[first + d]
+        other = op.outs[0].shape[first + into]
         common = sizes[f"s{d}"] = gcd(size, other)
         sizes |= {f"p{d}": size // common, f"q{into}": other // common}
         before[d].insert(0, f"s{d}")
         after[into].insert(0, f"s{d}")
+
     batch = [f"b{d}" for d in range(first)]
     return FactorRule.of(
         op,

@@ -40,6 +40,7 @@ def dynamic_slice(op: OpNode) -> FactorRule:
     cut = [f for f in dims if f[0] == "v"]
     is_key = op.ins[0].dtype.startswith("key<")
     kind: Kind = "sum" if is_summable(op.ins[0].dtype) else "max"
+
     return FactorRule.of(
         op,
         ins=[dims, *starts],
@@ -63,8 +64,14 @@ def dynamic_update_slice(op: OpNode) -> FactorRule:
     frozen = [f for f in part if f[0] == "p"]
     if op.ins[0].dtype.startswith("key<"):
         frozen += cut
+
     return FactorRule.of(
-        op, ins=[dims, part, *starts], outs=[dims], frozen=frozen, offsets=cut, linear=linear_sets(op, (0, 1))
+        op,
+        ins=[dims, part, *starts],
+        outs=[dims],
+        frozen=frozen,
+        offsets=cut,
+        linear=linear_sets(op, (0, 1)),
     )
 
 
@@ -113,10 +120,12 @@ def _indexed(
     found = _Indexed([f"x{d}" for d in range(operand.ndim)], names, [""] * slices.ndim, ["index"])
     for d, e in batching.items():
         found.operand[d] = names[e] = f"b{d}"
+
     rest = iter(names[:last])
     for e in range(slices.ndim):
         if e not in window_dims:
             found.slices[e] = next(rest)
+
     windows = iter(sorted(window_dims))
     for d, size in enumerate(operand.shape):
         if d in batching:
@@ -129,6 +138,7 @@ def _indexed(
             found.slices[e] = name if is_whole else f"part{d}"
         if not is_whole and width != 1:
             found.frozen += [f"part{d}"] if width else [name, f"part{d}"]
+
     return found
 
 
@@ -147,11 +157,18 @@ def gather(op: OpNode) -> FactorRule:
         window_dims=numbers["offset_dims"],
         dropped=(*numbers["collapsed_slice_dims"], *numbers["operand_batching_dims"]),
         indexed=numbers["start_index_map"],
-        batching=dict(zip(numbers["operand_batching_dims"], numbers["start_indices_batching_dims"], strict=True)),
+        batching=dict(
+            zip(
+                numbers["operand_batching_dims"],
+                numbers["start_indices_batching_dims"],
+                strict=True,
+            )
+        ),
     )
     rows = factors.of_kind("v", factors.operand)
     if op.ins[0].dtype.startswith("key<"):
         factors.frozen += rows
+
     kind: Kind = "sum" if is_summable(op.ins[0].dtype) else "max"
     return FactorRule.of(
         op,
@@ -190,11 +207,18 @@ def scatter(op: OpNode) -> FactorRule:
         window_dims=numbers["update_window_dims"],
         dropped=(*numbers["inserted_window_dims"], *numbers["operand_batching_dims"]),
         indexed=numbers["scatter_dims_to_operand_dims"],
-        batching=dict(zip(numbers["operand_batching_dims"], numbers["scatter_indices_batching_dims"], strict=True)),
+        batching=dict(
+            zip(
+                numbers["operand_batching_dims"],
+                numbers["scatter_indices_batching_dims"],
+                strict=True,
+            )
+        ),
     )
     written = factors.of_kind("i", factors.indices[:-1])
     kind = _SCATTER_KINDS.get(op.kind)
     frozen = factors.frozen if kind else [*factors.frozen, *written]
+
     return FactorRule.of(
         op,
         ins=[factors.operand, factors.indices, factors.slices],

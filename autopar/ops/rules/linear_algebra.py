@@ -29,7 +29,10 @@ _CORE: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
     "tridiagonal": ((2,), (2, 1, 1, 1)),
 }
 
-register_whole("cholesky_update", reason="one matrix and one vector, each element of the result needs all of both")
+register_whole(
+    "cholesky_update",
+    reason="one matrix and one vector, each element of the result needs all of both",
+)
 
 
 def _batched(name: str, ndim: int, core: int) -> list[Factor]:
@@ -41,8 +44,14 @@ def _batched(name: str, ndim: int, core: int) -> list[Factor]:
 def decomposition(op: OpNode) -> FactorRule:
     """outs[b..., rows, columns] = f(ins[b..., rows, columns]), matrix by matrix; rows and columns are frozen."""
     in_cores, out_cores = _CORE[op.kind]
-    ins = [_batched(f"i{n}.", t.ndim, core) for n, (t, core) in enumerate(zip(op.ins, in_cores, strict=True))]
-    outs = [_batched(f"o{n}.", t.ndim, core) for n, (t, core) in enumerate(zip(op.outs, out_cores, strict=False))]
+    ins = [
+        _batched(f"i{n}.", t.ndim, core)
+        for n, (t, core) in enumerate(zip(op.ins, in_cores, strict=True))
+    ]
+    outs = [
+        _batched(f"o{n}.", t.ndim, core)
+        for n, (t, core) in enumerate(zip(op.outs, out_cores, strict=False))
+    ]
     frozen = {f for dims in (*ins, *outs) for f in dims if f[0] != "b"}
     return FactorRule.of(op, ins=ins, outs=outs, frozen=frozen)
 
@@ -70,7 +79,11 @@ def tridiagonal_solve(op: OpNode) -> FactorRule:
     batch = _batched("", op.ins[3].ndim, 2)[:-2]
     known = [*batch, "m", "n"]
     return FactorRule.of(
-        op, ins=[[*batch, "m"]] * 3 + [known], outs=[known], frozen=["m"], linear=linear_sets(op, (3,))
+        op,
+        ins=[[*batch, "m"]] * 3 + [known],
+        outs=[known],
+        frozen=["m"],
+        linear=linear_sets(op, (3,)),
     )
 
 

@@ -20,13 +20,17 @@ def linear_sets(op: OpNode, *sets: tuple[int, ...]) -> tuple[tuple[int, ...], ..
     """
     if not all(is_summable(tensor.dtype) for tensor in op.outs):
         return ()
+
     kept: dict[tuple[int, ...], None] = {}
     for operands in sets:
         if any(op.ins[i].literal or not is_summable(op.ins[i].dtype) for i in operands):
             continue
-        if {op.ins[i].root for i in operands} & {op.ins[i].root for i in range(len(op.ins)) if i not in operands}:
+        if {op.ins[i].root for i in operands} & {
+            op.ins[i].root for i in range(len(op.ins)) if i not in operands
+        }:
             continue
         carried = tuple(i for i in operands if op.ins[i].literal is None)
         if carried or all(tensor.literal is not None for tensor in op.ins):
             kept[carried] = None
+
     return tuple(kept)

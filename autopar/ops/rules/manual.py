@@ -36,6 +36,7 @@ def collective(op: OpNode) -> FactorRule:
     ins, outs = ([f"d{n}" for n in range(tensor.ndim)] for tensor in (op.ins[0], op.outs[0]))
     if not before and not after and op.params["primitive"] not in _EXTREMES:
         return identity(op)
+
     if len(ins) == len(outs):
         changed = {*before, *after}
         frozen = [*[f"i{d}" for d in changed], *[f"o{d}" for d in changed]]
@@ -45,6 +46,7 @@ def collective(op: OpNode) -> FactorRule:
         outs = [*ins[: after[0]], f"o{after[0]}", *ins[after[0] :]]
     else:
         ins = [*outs[: before[0]], f"i{before[0]}", *outs[before[0] :]]
+
     return FactorRule.of(op, ins=[ins], outs=[outs], frozen=frozen)
 
 

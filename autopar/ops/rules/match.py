@@ -21,13 +21,16 @@ def match(notation: Notation, op: OpNode) -> FactorRule:
     Raises:
       RuleError: if the operands or results of `op` are not as many, or not of the ranks and sizes, as written.
     """
-    in_terms, out_terms = _fitting(notation, op, "operand"), _fitting(notation, op, "result")
+    in_terms = _fitting(notation, op, "operand")
+    out_terms = _fitting(notation, op, "result")
     batches = _batches(notation, op, in_terms + out_terms)
     ins = [_dims(term, tensor, batches) for term, tensor in zip(in_terms, op.ins, strict=True)]
     outs = [_dims(term, tensor, batches) for term, tensor in zip(out_terms, op.outs, strict=True)]
     _check_sizes(notation, op, ins + outs)
-    read, made = _factors(ins), _factors(outs)
+    read = _factors(ins)
+    made = _factors(outs)
     lost = {f for dims in outs for f in read - _factors([dims]) if f.startswith("...")}
+
     return FactorRule.of(
         op,
         ins=ins,
@@ -48,10 +51,12 @@ def _fitting(notation: Notation, op: OpNode, side: str) -> tuple[NotatedTensor, 
     terms, tensors = (notation.ins, op.ins) if side == "operand" else (notation.outs, op.outs)
     if not tensors and terms == (NotatedTensor(),):
         return ()
+
     if len(terms) != len(tensors):
         raise RuleError(
             f"{_of(notation, op)} has {len(terms)} {side}s, the operator {len(tensors)}: {_shapes(tensors)}"
         )
+
     for position, (term, tensor) in enumerate(zip(terms, tensors, strict=True)):
         if tensor.ndim != len(term.dims) and (term.batch is None or tensor.ndim < len(term.dims)):
             least = "" if term.batch is None else " or more"
@@ -59,6 +64,7 @@ def _fitting(notation: Notation, op: OpNode, side: str) -> tuple[NotatedTensor, 
                 f"{_of(notation, op)} says that {side} {position} has {len(term.dims)} dims{least}; "
                 f"the operator's is {_shapes([tensor])}"
             )
+
     return terms
 
 
@@ -80,6 +86,7 @@ def _batches(notation: Notation, op: OpNode, terms: tuple[NotatedTensor, ...]) -
                     f"{_of(notation, op)}: '...' stands for dims of {known[dim]} and of {size} in {_all(op)}"
                 )
             known[dim] = max(size, known.get(dim, size))
+
     return found
 
 
@@ -89,13 +96,22 @@ def _dims(term: NotatedTensor, tensor: TensorInfo, batches: Batches) -> list[Dim
         return list(term.dims)
     count = tensor.ndim - len(term.dims)
     sizes = batches[term.batch]
-    named = ((f"{term.batch}.{count - 1 - d}", tensor.shape[d] == sizes[count - 1 - d]) for d in range(count))
-    return [*(((name if whole else f"{name} of {tensor.id}"),) for name, whole in named), *term.dims]
+    named = (
+        (f"{term.batch}.{count - 1 - d}", tensor.shape[d] == sizes[count - 1 - d])
+        for d in range(count)
+    )
+    return [
+        *(((name if whole else f"{name} of {tensor.id}"),) for name, whole in named),
+        *term.dims,
+    ]
 
 
 def _check_sizes(notation: Notation, op: OpNode, dims: list[list[Dim]]) -> None:
     """Every factor has one size, and those of a bracket make its dim."""
-    places = [*(f"operand {n}" for n in range(len(op.ins))), *(f"result {n}" for n in range(len(op.outs)))]
+    places = [
+        *(f"operand {n}" for n in range(len(op.ins))),
+        *(f"result {n}" for n in range(len(op.outs))),
+    ]
     rows = [
         (place, size, dim)
         for place, tensor, factors in zip(places, (*op.ins, *op.outs), dims, strict=True)
@@ -109,6 +125,7 @@ def _check_sizes(notation: Notation, op: OpNode, dims: list[list[Dim]]) -> None:
                 raise RuleError(
                     f"{_of(notation, op)}: {dim[0]!r} is {first} in {where} and {size} in {place}: {_all(op)}"
                 )
+
     for place, size, dim in rows:
         made = prod(known[factor][0] for factor in dim)
         if made != size:

@@ -29,7 +29,9 @@ def rev(op: OpNode) -> FactorRule:
     dims = [f"d{d}" for d in range(op.ins[0].ndim)]
     reversed_dims: tuple[int, ...] = op.params["dimensions"]
     exchanged = {dims[d]: mirrored(0, d, op.ins[0].shape[d]) for d in reversed_dims}
-    return FactorRule.of(op, ins=[dims], outs=[dims], exchanged=exchanged, linear=linear_sets(op, (0,)))
+    return FactorRule.of(
+        op, ins=[dims], outs=[dims], exchanged=exchanged, linear=linear_sets(op, (0,))
+    )
 
 
 @rule_for("slice")
@@ -39,7 +41,11 @@ def slice_(op: OpNode) -> FactorRule:
     Where few elements of a split dim are taken, devices may put zeros for those of other shards: out comes unreduced.
     """
     windows = slice_windows(op)
-    few = [] if op.ins[0].dtype.startswith("key<") else [d for d, one in enumerate(windows) if _few_rows(one)(2) == ()]
+    few = (
+        []
+        if op.ins[0].dtype.startswith("key<")
+        else [d for d, one in enumerate(windows) if _few_rows(one)(2) == ()]
+    )
     return _first_way([_sliced(op, windows, apart) for apart in _subsets(few)])
 
 
@@ -47,6 +53,7 @@ def _sliced(op: OpNode, windows: Sequence[Window], apart: Collection[int]) -> Fa
     """The rule of a slice that takes few elements of the dims `apart`."""
     found = sliding(windows, lambda d, window: neighbours((0, d, window.halo)), apart)
     rows = {f"v{d}": _few_rows(windows[d]) for d in apart}
+
     return FactorRule.of(
         op,
         ins=[found.dims],
@@ -104,7 +111,9 @@ def concatenate(op: OpNode) -> FactorRule:
     sizes = [tensor.shape[axis] for tensor in op.ins]
     longest = [n for n, size in enumerate(sizes) if size == max(sizes)]
     every = [*range(len(op.ins))]
-    return _first_way([_joined(op, axis, split) for split in ([every, longest] if longest != every else [every])])
+    return _first_way(
+        [_joined(op, axis, split) for split in ([every, longest] if longest != every else [every])]
+    )
 
 
 @rule_for("splice")
@@ -119,7 +128,8 @@ def splice(op: OpNode) -> FactorRule:
 
 def _joined(op: OpNode, axis: int, split: Sequence[int]) -> FactorRule:
     """The rule of what is joined along `axis` of operands of which those in `split` are split along it."""
-    result, tensors = len(op.ins), (*op.ins, *op.outs)
+    result = len(op.ins)
+    tensors = (*op.ins, *op.outs)
     count = gcd(*(tensors[n].shape[axis] for n in (*split, result)))
     runs = [(run.operand, run.window) for run in joined_runs(op) if run.operand in split]
     traffic = neighbours(*((n, axis, window.halo) for n, window in runs if window is not None))
@@ -153,10 +163,16 @@ def roll(op: OpNode) -> FactorRule:
 
     def traffic(parts: int) -> tuple[Traffic, ...]:
         pieces = ring_pieces(size, parts, op.params["begin"])
-        sent = [(piece.end - piece.begin, Hop(-piece.distance, "ring")) for piece in pieces if piece.distance]
+        sent = [
+            (piece.end - piece.begin, Hop(-piece.distance, "ring"))
+            for piece in pieces
+            if piece.distance
+        ]
         return tuple(Traffic("permute", 0, axis, elements, hop) for elements, hop in sent)
 
-    return FactorRule.of(op, ins=[dims], outs=[dims], exchanged={dims[axis]: traffic}, linear=linear_sets(op, (0,)))
+    return FactorRule.of(
+        op, ins=[dims], outs=[dims], exchanged={dims[axis]: traffic}, linear=linear_sets(op, (0,))
+    )
 
 
 @rule_for("dynamic_roll")
@@ -168,16 +184,23 @@ def dynamic_roll(op: OpNode) -> FactorRule:
     """
     dims = [f"d{d}" for d in range(op.ins[0].ndim)]
     axis: int = op.params["dimension"]
-    k, size = dims[axis], op.ins[0].shape[axis]
+    k = dims[axis]
+    size = op.ins[0].shape[axis]
 
     def traffic(parts: int) -> tuple[Traffic, ...]:
         hops = (*ring_digits(parts), 1)
-        return tuple(Traffic("permute", 0, axis, size // parts, Hop(-distance, "ring")) for distance in hops)
+        return tuple(
+            Traffic("permute", 0, axis, size // parts, Hop(-distance, "ring")) for distance in hops
+        )
 
     linear = linear_sets(op, (0,))
-    ring = FactorRule.of(op, ins=[dims, []], outs=[dims], exchanged={k: traffic}, offsets=[k], linear=linear)
+    ring = FactorRule.of(
+        op, ins=[dims, []], outs=[dims], exchanged={k: traffic}, offsets=[k], linear=linear
+    )
     whole = ["v" if d == axis else name for d, name in enumerate(dims)]
-    apart = FactorRule.of(op, ins=[whole, []], outs=[dims], frozen=["v"], offsets=[k], linear=linear)
+    apart = FactorRule.of(
+        op, ins=[whole, []], outs=[dims], frozen=["v"], offsets=[k], linear=linear
+    )
     return _first_way([ring, apart])
 
 
@@ -191,7 +214,9 @@ def _first_way(rules: Sequence[FactorRule]) -> FactorRule:
     return replace(rules[0], ways=tuple(rules[1:]))
 
 
-declare("concatenate", "dynamic_roll", "pad", "rev", "roll", "slice", "splice", is_recomputable=True)
+declare(
+    "concatenate", "dynamic_roll", "pad", "rev", "roll", "slice", "splice", is_recomputable=True
+)
 declare("concatenate", "dynamic_roll", "roll", "splice", is_fusible=False)
 declare("concatenate", "dynamic_roll", "pad", "splice", touches="as_written")
 declare("pad", "roll", "slice", "splice", keeps_shards=True)

@@ -59,7 +59,8 @@ def parse(
       RuleError: if the text is not well formed, or the options do not fit it; quotes the text and points into it.
     """
     before, after = _sides(text)
-    ins, outs = _terms(text, before, 0), _terms(text, after, len(before) + len("->"))
+    ins = _terms(text, before, 0)
+    outs = _terms(text, after, len(before) + len("->"))
     kinds = _kinds(text, reduced)
     whole = frozenset(_names(frozen))
     sets = tuple((item,) if isinstance(item, int) else tuple(sorted(item)) for item in linear)
@@ -78,7 +79,9 @@ def show(rule: FactorRule) -> str:
 
     def tensor(dims: tuple[Dim, ...]) -> str:
         parts = [" ".join(names[f] for f in dim) for dim in dims]
-        return " ".join(f"({part})" if len(dim) > 1 else part for part, dim in zip(parts, dims, strict=True))
+        return " ".join(
+            f"({part})" if len(dim) > 1 else part for part, dim in zip(parts, dims, strict=True)
+        )
 
     text = " -> ".join(", ".join(tensor(dims) for dims in side) for side in (rule.ins, rule.outs))
     options = [f'"{text}"']
@@ -120,7 +123,9 @@ def _term(text: str, part: str, start: int) -> NotatedTensor:
 def _dims(text: str, tokens: Iterator[Token]) -> Iterator[Dim]:
     for kind, word, at in tokens:
         if kind == "batch":
-            raise RuleError(_point(text, at, "'...' can only stand before the other dims of a tensor"))
+            raise RuleError(
+                _point(text, at, "'...' can only stand before the other dims of a tensor")
+            )
         if word == ")":
             raise RuleError(_point(text, at, "a bracket is closed that was not opened"))
         yield (word,) if kind == "name" else _bracket(text, tokens, at)
@@ -144,7 +149,9 @@ def _tokens(text: str, part: str, start: int) -> Iterator[Token]:
     while position < len(part):
         match = _TOKEN.match(part, position)
         if match is None:
-            raise RuleError(_point(text, start + position, f"{part[position]!r} is no part of the notation"))
+            raise RuleError(
+                _point(text, start + position, f"{part[position]!r} is no part of the notation")
+            )
         if match.lastgroup != "space":
             yield str(match.lastgroup), match.group(), start + position
         position = match.end()
@@ -154,14 +161,24 @@ def _check_once(text: str, dims: Collection[Dim], start: int) -> None:
     seen: set[Factor] = set()
     for factor in (f for dim in dims for f in dim):
         if factor in seen:
-            raise RuleError(_point(text, _find(text, factor, start, last=True), f"{factor!r} stands twice in a tensor"))
+            raise RuleError(
+                _point(
+                    text,
+                    _find(text, factor, start, last=True),
+                    f"{factor!r} stands twice in a tensor",
+                )
+            )
         seen.add(factor)
 
 
 def _find(text: str, factor: Factor, start: int = 0, *, last: bool = False) -> int:
     """Where a factor stands in the text: the first place from `start` on, or the last one in that tensor."""
     end = text.find(",", start)
-    found = [m.start() for m in re.finditer(rf"(?<!\w){re.escape(factor)}(?!\w)", text) if m.start() >= start]
+    found = [
+        m.start()
+        for m in re.finditer(rf"(?<!\w){re.escape(factor)}(?!\w)", text)
+        if m.start() >= start
+    ]
     inside = [at for at in found if end < 0 or at < end]
     return (inside[1] if last and len(inside) > 1 else found[0]) if found else len(text)
 
@@ -197,7 +214,10 @@ def _check_options(notation: Notation) -> None:
     for option, factors in options.items():
         for factor in factors:
             if factor not in named:
-                raise RuleError(f"{option} names {factor!r}, which is no factor of the rule {notation.text!r}")
+                raise RuleError(
+                    f"{option} names {factor!r}, which is no factor of the rule {notation.text!r}"
+                )
+
     for operand in (i for operands in notation.linear for i in operands):
         if not 0 <= operand < len(notation.ins):
             raise RuleError(
@@ -208,16 +228,37 @@ def _check_options(notation: Notation) -> None:
 def _check_factors(notation: Notation) -> None:
     """Every factor has a size; those of operands reach every result, or are reduced or frozen."""
     text = notation.text
-    alone = {dim[0] for term in (*notation.ins, *notation.outs) for dim in term.dims if len(dim) == 1}
+    alone = {
+        dim[0] for term in (*notation.ins, *notation.outs) for dim in term.dims if len(dim) == 1
+    }
     results = [{f for dim in term.dims for f in dim} for term in notation.outs]
-    for factor in dict.fromkeys(f for term in (*notation.ins, *notation.outs) for dim in term.dims for f in dim):
+
+    for factor in dict.fromkeys(
+        f for term in (*notation.ins, *notation.outs) for dim in term.dims for f in dim
+    ):
         at = _find(text, factor)
         if factor not in alone and factor not in notation.sizes:
-            raise RuleError(_point(text, at, f"{factor!r} stands in brackets only: give its size, {factor}=..."))
+            raise RuleError(
+                _point(text, at, f"{factor!r} stands in brackets only: give its size, {factor}=...")
+            )
         if factor in alone and factor in notation.sizes:
-            raise RuleError(_point(text, at, f"{factor!r} is a dim of its own: its size is read off, do not give it"))
-        if factor in notation.frozen or factor in notation.reduced or all(factor in held for held in results):
+            raise RuleError(
+                _point(
+                    text,
+                    at,
+                    f"{factor!r} is a dim of its own: its size is read off, do not give it",
+                )
+            )
+        if (
+            factor in notation.frozen
+            or factor in notation.reduced
+            or all(factor in held for held in results)
+        ):
             continue
         raise RuleError(
-            _point(text, at, f"{factor!r} is missing in a result: name it in reduced= or, if it is whole, in frozen=")
+            _point(
+                text,
+                at,
+                f"{factor!r} is missing in a result: name it in reduced= or, if it is whole, in frozen=",
+            )
         )

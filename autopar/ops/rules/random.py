@@ -23,7 +23,9 @@ def random_wrap(op: OpNode) -> FactorRule:
     """keys[d...] <-> words[d..., w...]; the words of a key stay together."""
     dims = [f"d{d}" for d in range(max(op.ins[0].ndim, op.outs[0].ndim))]
     words = dims[min(op.ins[0].ndim, op.outs[0].ndim) :]
-    return FactorRule.of(op, ins=[dims[: op.ins[0].ndim]], outs=[dims[: op.outs[0].ndim]], frozen=words)
+    return FactorRule.of(
+        op, ins=[dims[: op.ins[0].ndim]], outs=[dims[: op.outs[0].ndim]], frozen=words
+    )
 
 
 @rule_for("rng_bit_generator")
@@ -34,7 +36,10 @@ def rng_bit_generator(op: OpNode) -> FactorRule:
     """
     dims = [f"d{d}" for d in range(op.outs[1].ndim)]
     first = counted_dim(op)
-    keys, after = (["key"] if op.ins[0].ndim == 1 else [f"{name}{d}" for d in range(op.ins[0].ndim)] for name in "kq")
+    keys, after = (
+        ["key"] if op.ins[0].ndim == 1 else [f"{name}{d}" for d in range(op.ins[0].ndim)]
+        for name in "kq"
+    )
     rest = [factor for d, factor in enumerate(dims) if d != first]
     shape = op.outs[1].shape
 
@@ -51,8 +56,13 @@ def rng_bit_generator(op: OpNode) -> FactorRule:
     )
 
 
-register_whole("rng_uniform", reason="one stream of bits: what an element gets depends on all before it")
-register_whole("random_gamma", reason="draws are rejected in a loop that runs until the last element is accepted")
+register_whole(
+    "rng_uniform", reason="one stream of bits: what an element gets depends on all before it"
+)
+register_whole(
+    "random_gamma",
+    reason="draws are rejected in a loop that runs until the last element is accepted",
+)
 
 
 declare("iota_2x32_shape", "random_bits", is_recomputable=True)

@@ -12,10 +12,17 @@ from autopar.ops.rules.linearity import linear_sets
 from autopar.ops.rules.registry import rule_for
 from autopar.ops.traits import declare
 
-_KINDS: dict[str, Kind] = {"reduce_max": "max", "reduce_min": "min", "reduce_or": "max", "reduce_and": "min"}
+_KINDS: dict[str, Kind] = {
+    "reduce_max": "max",
+    "reduce_min": "min",
+    "reduce_or": "max",
+    "reduce_and": "min",
+}
 
 
-def _factors(tensor: TensorInfo, axes: Collection[int]) -> tuple[list[Factor], list[Factor], list[Factor]]:
+def _factors(
+    tensor: TensorInfo, axes: Collection[int]
+) -> tuple[list[Factor], list[Factor], list[Factor]]:
     """The factors of the operand, of the result, and those that are reduced."""
     dims = [f"k{d}" if d in axes else f"d{d}" for d in range(tensor.ndim)]
     return dims, [f for f in dims if f[0] == "d"], [f for f in dims if f[0] == "k"]
@@ -25,7 +32,9 @@ def _factors(tensor: TensorInfo, axes: Collection[int]) -> tuple[list[Factor], l
 def reduce_sum(op: OpNode) -> FactorRule:
     """out[d...] = sum over k of x[d..., k...]; a split k leaves out unreduced; linear in x."""
     dims, out, gone = _factors(op.ins[0], op.params["axes"])
-    return FactorRule.of(op, ins=[dims], outs=[out], reduced=dict.fromkeys(gone, "sum"), linear=linear_sets(op, (0,)))
+    return FactorRule.of(
+        op, ins=[dims], outs=[out], reduced=dict.fromkeys(gone, "sum"), linear=linear_sets(op, (0,))
+    )
 
 
 @rule_for(*_KINDS)
@@ -66,7 +75,15 @@ def reduce(op: OpNode) -> FactorRule:
     return FactorRule.of(op, ins=[dims] * count + [[]] * count, outs=[out] * count, frozen=gone)
 
 
-_REDUCTIONS = ("reduce_and", "reduce_max", "reduce_min", "reduce_or", "reduce_prod", "reduce_sum", "reduce_xor")
+_REDUCTIONS = (
+    "reduce_and",
+    "reduce_max",
+    "reduce_min",
+    "reduce_or",
+    "reduce_prod",
+    "reduce_sum",
+    "reduce_xor",
+)
 
 declare("reduce", *_REDUCTIONS, is_recomputable=True)
 declare("argmax", "argmin", *_REDUCTIONS, is_fusible=False)

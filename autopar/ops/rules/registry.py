@@ -42,7 +42,9 @@ def register(kind: str, rule: Rule, *, replace: bool = False) -> None:
       RuleError: if `kind` has a rule already, which does not yield, and not `replace`.
     """
     if kind in _RULES and not replace and _RULES[kind] is not _YIELDING.get(kind):
-        raise RuleError(f"{kind!r} has a rule already. Pass replace=True to put another in its place.")
+        raise RuleError(
+            f"{kind!r} has a rule already. Pass replace=True to put another in its place."
+        )
     _RULES[kind] = rule
 
 

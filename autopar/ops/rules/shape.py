@@ -18,7 +18,8 @@ Shape = tuple[int, ...]
 @rule_for("broadcast_in_dim")
 def broadcast_in_dim(op: OpNode) -> FactorRule:
     """x[d...] -> out[d..., n...]; dims of size 1 that are stretched, and new ones, are factors of the result only."""
-    operand, result = op.ins[0], op.outs[0]
+    operand = op.ins[0]
+    result = op.outs[0]
     out = [f"n{d}" for d in range(result.ndim)]
     dims: list[Factor] = []
     for d, e in enumerate(op.params["broadcast_dimensions"]):
@@ -37,6 +38,7 @@ def reshape(op: OpNode) -> FactorRule:
     shape = op.ins[0].shape
     if 0 in shape:
         return _frozen_reshape(op)
+
     order: tuple[int, ...] = op.params.get("dimensions") or tuple(range(len(shape)))
     found = _refine(tuple(shape[d] for d in order), op.outs[0].shape)
     dims = dict(zip(order, found.ins, strict=True))
@@ -51,8 +53,12 @@ def reshape(op: OpNode) -> FactorRule:
 
 
 def _frozen_reshape(op: OpNode) -> FactorRule:
-    dims, out = ([f"{name}{d}" for d in range(t.ndim)] for name, t in (("i", op.ins[0]), ("o", op.outs[0])))
-    return FactorRule.of(op, ins=[dims], outs=[out], frozen=[*dims, *out], linear=linear_sets(op, (0,)))
+    dims, out = (
+        [f"{name}{d}" for d in range(t.ndim)] for name, t in (("i", op.ins[0]), ("o", op.outs[0]))
+    )
+    return FactorRule.of(
+        op, ins=[dims], outs=[out], frozen=[*dims, *out], linear=linear_sets(op, (0,))
+    )
 
 
 @dataclass
@@ -81,10 +87,15 @@ def _refine(left: Shape, right: Shape) -> _Refinement:
     the rest of the group is frozen.
     """
     found = _Refinement([[] for _ in left], [[] for _ in right])
-    meets = {prod(left[:d]) for d in range(len(left) + 1)} & {prod(right[:d]) for d in range(len(right) + 1)}
-    for group, other in zip(_groups(left, found.ins, meets), _groups(right, found.outs, meets), strict=True):
+    meets = {prod(left[:d]) for d in range(len(left) + 1)} & {
+        prod(right[:d]) for d in range(len(right) + 1)
+    }
+    for group, other in zip(
+        _groups(left, found.ins, meets), _groups(right, found.outs, meets), strict=True
+    ):
         while group and other:
-            (size, dim), (other_size, other_dim) = group[0], other[0]
+            (size, dim) = group[0]
+            (other_size, other_dim) = other[0]
             common = gcd(size, other_size)
             if common == 1:
                 break
@@ -92,10 +103,13 @@ def _refine(left: Shape, right: Shape) -> _Refinement:
             for side, rest in ((group, size // common), (other, other_size // common)):
                 side[:1] = [(rest, side[0][1])] if rest > 1 else []
         found.frozen += [found.add(size, dim) for size, dim in [*group, *other]]
+
     return found
 
 
-def _groups(shape: Shape, dims: list[list[Factor]], meets: Collection[int]) -> Iterator[list[tuple[int, list[Factor]]]]:
+def _groups(
+    shape: Shape, dims: list[list[Factor]], meets: Collection[int]
+) -> Iterator[list[tuple[int, list[Factor]]]]:
     """The dims (size, factors) from one meeting point to the next; dims of size 1 have no factors."""
     group: list[tuple[int, list[Factor]]] = []
     product = 1
@@ -132,7 +146,9 @@ def split(op: OpNode) -> FactorRule:
     """x[d..., (k0 k1 ...)] -> x0[d..., k0], x1[d..., k1], ...; k is frozen."""
     axis = op.params["axis"]
     dims = ["k" if d == axis else f"d{d}" for d in range(op.ins[0].ndim)]
-    outs = [[f"k{n}" if d == axis else f"d{d}" for d in range(t.ndim)] for n, t in enumerate(op.outs)]
+    outs = [
+        [f"k{n}" if d == axis else f"d{d}" for d in range(t.ndim)] for n, t in enumerate(op.outs)
+    ]
     frozen = ["k", *(f"k{n}" for n in range(len(op.outs)))]
     return FactorRule.of(op, ins=[dims], outs=outs, frozen=frozen, linear=linear_sets(op, (0,)))
 
@@ -144,7 +160,9 @@ def stack(op: OpNode) -> FactorRule:
     axis: int = op.params["axis"] % op.outs[0].ndim
     out = [*dims[:axis], "k", *dims[axis:]]
     every = tuple(range(len(op.ins)))
-    return FactorRule.of(op, ins=[dims] * len(op.ins), outs=[out], frozen=["k"], linear=linear_sets(op, every))
+    return FactorRule.of(
+        op, ins=[dims] * len(op.ins), outs=[out], frozen=["k"], linear=linear_sets(op, every)
+    )
 
 
 @rule_for("unstack")
@@ -153,7 +171,9 @@ def unstack(op: OpNode) -> FactorRule:
     dims = [f"d{d}" for d in range(op.ins[0].ndim)]
     axis: int = op.params["axis"] % op.ins[0].ndim
     out = [*dims[:axis], *dims[axis + 1 :]]
-    return FactorRule.of(op, ins=[dims], outs=[out] * len(op.outs), frozen=[dims[axis]], linear=linear_sets(op, (0,)))
+    return FactorRule.of(
+        op, ins=[dims], outs=[out] * len(op.outs), frozen=[dims[axis]], linear=linear_sets(op, (0,))
+    )
 
 
 @rule_for("tile")

@@ -31,15 +31,24 @@ def sort(op: OpNode) -> FactorRule:
         shape = columns(size, parts) if size <= _MOST_ELEMENTS else None
         if shape is None:
             return None
+
         tensors = [(n, tensor.itemsize) for n, tensor in enumerate(op.ins)]
         dealt = [*tensors, (0, _INDEX_BYTES)] if numbered else tensors
-        found = [Traffic("all_to_all", n, axis, shape.filled, itemsize=itemsize) for n, itemsize in (*dealt, *dealt)]
-        found += [Traffic("permute", n, axis, shape.half, NEXT, itemsize=itemsize) for n, itemsize in dealt]
+        found = [
+            Traffic("all_to_all", n, axis, shape.filled, itemsize=itemsize)
+            for n, itemsize in (*dealt, *dealt)
+        ]
+        found += [
+            Traffic("permute", n, axis, shape.half, NEXT, itemsize=itemsize)
+            for n, itemsize in dealt
+        ]
         found += [Traffic("permute", n, axis, shape.half, PREVIOUS) for n, _ in tensors]
         found += [Traffic("permute", n, axis, shape.moved, NEXT) for n, _ in tensors]
         return tuple(found)
 
-    return FactorRule.of(op, ins=[dims] * len(op.ins), outs=[dims] * len(op.outs), exchanged={dims[axis]: traffic})
+    return FactorRule.of(
+        op, ins=[dims] * len(op.ins), outs=[dims] * len(op.outs), exchanged={dims[axis]: traffic}
+    )
 
 
 @rule_for("top_k")
@@ -51,7 +60,8 @@ def top_k(op: OpNode) -> FactorRule:
     axis: int = op.params.get("axis", -1) % op.ins[0].ndim
     dims = [f"d{d}" for d in range(op.ins[0].ndim)]
     kept = [*dims[:axis], "k", *dims[axis + 1 :]]
-    size, count = op.ins[0].shape[axis], op.outs[0].shape[axis]
+    size = op.ins[0].shape[axis]
+    count = op.outs[0].shape[axis]
 
     def candidates(parts: int) -> int:
         return min(count, size // parts)

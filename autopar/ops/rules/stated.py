@@ -29,11 +29,20 @@ def _table(*groups: tuple[str, str]) -> Mapping[str, str]:
 
 
 TRACED = _table(
-    (_CALL, "call closed_call composite core_call custom_vmap_call eval_jaxpr jit pjit xla_metadata_call"),
+    (
+        _CALL,
+        "call closed_call composite core_call custom_vmap_call eval_jaxpr jit pjit xla_metadata_call",
+    ),
     (_DERIVATIVE, "custom_jvp_call custom_vjp_call custom_vjp_call_jaxpr linear_call remat_opt"),
-    ("the function that solves is walked in place: derivatives have been taken before", "custom_linear_solve"),
+    (
+        "the function that solves is walked in place: derivatives have been taken before",
+        "custom_linear_solve",
+    ),
     ("a region: its body is walked in place and emitted as a whole", "checkpoint remat remat2"),
-    ("what it is lowered to is walked in its place", "call_hi_primitive call_hi_primitive_linearized"),
+    (
+        "what it is lowered to is walked in its place",
+        "call_hi_primitive call_hi_primitive_linearized",
+    ),
     (_LOOP, "cond scan while"),
     (_KEYS, "random_bits random_fold_in random_seed random_split"),
     (_NOTHING, "copy_p random_clone xla_metadata_value"),
@@ -52,7 +61,10 @@ OPAQUE = _table(
         "dot_product_attention_fp8_bwd_wrapper dot_product_attention_fp8_fwd dot_product_attention_fp8_fwd_wrapper "
         "dot_product_attention_fwd dot_product_attention_fwd_wrapper scaled_matmul scaled_matmul_wrapper",
     ),
-    ("the general form, which JAX differentiates by and never leaves in a function", "select_and_scatter"),
+    (
+        "the general form, which JAX differentiates by and never leaves in a function",
+        "select_and_scatter",
+    ),
 )
 
 INNER = _table(

@@ -20,9 +20,21 @@ sum (or maximum, or minimum) still to be taken over the devices. A dim that is *
 strategy by strategy against the operator run whole.
 """
 _SECTIONS = (
-    ("Handled by the tracer", "No operator of a graph is one of these: something else is put in their place.", TRACED),
-    ("Opaque", "Replicated with a warning, unless a rule is registered for them; refused under `strict`.", OPAQUE),
-    ("Not in a traced function", "They stand in bodies that are run as they are, or in transformations.", INNER),
+    (
+        "Handled by the tracer",
+        "No operator of a graph is one of these: something else is put in their place.",
+        TRACED,
+    ),
+    (
+        "Opaque",
+        "Replicated with a warning, unless a rule is registered for them; refused under `strict`.",
+        OPAQUE,
+    ),
+    (
+        "Not in a traced function",
+        "They stand in bodies that are run as they are, or in transformations.",
+        INNER,
+    ),
 )
 
 
@@ -32,15 +44,22 @@ def primitive_table() -> str:
     families: dict[ModuleType, dict[Rule, list[str]]] = {}
     for kind, rule in rules.items():
         module = inspect.getmodule(rule)
-        if module is not None and reason_whole(kind) is None and module.__name__.startswith("autopar.ops.rules."):
+        if (
+            module is not None
+            and reason_whole(kind) is None
+            and module.__name__.startswith("autopar.ops.rules.")
+        ):
             families.setdefault(module, {}).setdefault(rule, []).append(kind)
+
     whole = {kind: reason for kind in rules if (reason := reason_whole(kind)) is not None}
     lines = [_HEADER]
     for module in sorted(families, key=lambda module: module.__name__):
         lines += _family(module, families[module])
+
     lines += _section("Whole", "Never split: every device computes all of it.", whole)
     for title, text, table in _SECTIONS:
         lines += _section(title, text, table)
+
     return "\n".join(lines)
 
 

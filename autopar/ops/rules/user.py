@@ -57,7 +57,9 @@ def register_rule(
             f"{name!r} has all shapes fixed in it and cannot be run on slices. Make the function that calls it an "
             f"operator, which is traced anew on each device's slices: @autopar.operator({rule!r})."
         )
-    register(name, as_rule(rule, reduced=reduced, frozen=frozen, linear=linear, **sizes), replace=replace)
+    register(
+        name, as_rule(rule, reduced=reduced, frozen=frozen, linear=linear, **sizes), replace=replace
+    )
 
 
 def as_rule(
@@ -78,7 +80,9 @@ def as_rule(
         rule = parse(rule, reduced=reduced, frozen=frozen, linear=linear, sizes=sizes)
     elif any(options.values()):
         given = ", ".join(option for option, value in options.items() if value)
-        raise RuleError(f"{given} goes with a rule that is text; a function states it in its FactorRule")
+        raise RuleError(
+            f"{given} goes with a rule that is text; a function states it in its FactorRule"
+        )
     return partial(match, rule) if isinstance(rule, Notation) else rule
 
 
@@ -108,24 +112,39 @@ def _whole_along(axes: tuple[str | int, ...], op: OpNode) -> FactorRule:
     frozen = {factors[dim] for dim in whole}
     for operand, tensor in enumerate(op.ins):
         first = len(shape) - tensor.ndim
-        if first < 0 or any(size not in (1, full) for size, full in zip(tensor.shape, shape[first:], strict=True)):
+        if first < 0 or any(
+            size not in (1, full) for size, full in zip(tensor.shape, shape[first:], strict=True)
+        ):
             raise RuleError(
                 f"operand {operand} of {op.kind!r} ({op.source or 'unknown line'}) has shape {tensor.shape}, which "
                 f"cannot be broadcast to that of the result, {shape}: give the operator another rule"
             )
-        names = [factors[first + d] if s == shape[first + d] else f"i{operand}.{d}" for d, s in enumerate(tensor.shape)]
+        names = [
+            factors[first + d] if s == shape[first + d] else f"i{operand}.{d}"
+            for d, s in enumerate(tensor.shape)
+        ]
         frozen |= {name for name in names if name[0] == "i"}
         ins.append(names)
+
     held = {name for names in ins for name in names}
-    return FactorRule.of(op, ins=ins, outs=[factors] * len(op.outs), frozen=frozen | (set(factors) - held))
+    return FactorRule.of(
+        op, ins=ins, outs=[factors] * len(op.outs), frozen=frozen | (set(factors) - held)
+    )
 
 
 def _dims(op: OpNode, axis: str | int, ndim: int) -> tuple[int, ...]:
     """The dims that one of `axes` names."""
     value = op.params.get(axis, "no such argument") if isinstance(axis, str) else axis
-    dims = range(ndim) if value is None else cast("tuple[object, ...]", value if isinstance(value, tuple) else (value,))
+    dims = (
+        range(ndim)
+        if value is None
+        else cast("tuple[object, ...]", value if isinstance(value, tuple) else (value,))
+    )
     found = tuple(dim % ndim for dim in dims if isinstance(dim, int) and -ndim <= dim < ndim)
     if len(found) != len(dims):
         where = op.source or "unknown line"
-        raise RuleError(f"{axis!r} of {op.kind!r} ({where}) is {value!r}: not a dim of a result with {ndim}")
+        raise RuleError(
+            f"{axis!r} of {op.kind!r} ({where}) is {value!r}: not a dim of a result with {ndim}"
+        )
+
     return found

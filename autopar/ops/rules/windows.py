@@ -31,7 +31,11 @@ class Sliding:
     exchanged: dict[Factor, TrafficOf]
 
     def rule(
-        self, op: OpNode, ins: list[list[Dim]], outs: list[list[Dim]], linear: tuple[tuple[int, ...], ...]
+        self,
+        op: OpNode,
+        ins: list[list[Dim]],
+        outs: list[list[Dim]],
+        linear: tuple[tuple[int, ...], ...],
     ) -> FactorRule:
         """The rule of `op` on tensors with these factors."""
         return FactorRule.of(
@@ -46,7 +50,9 @@ class Sliding:
 
 
 def sliding(
-    windows: Sequence[Window], traffic_of: Callable[[int, Window], TrafficOf], apart: Collection[int] = ()
+    windows: Sequence[Window],
+    traffic_of: Callable[[int, Window], TrafficOf],
+    apart: Collection[int] = (),
 ) -> Sliding:
     """The factors where `windows` lie on the dims of a tensor and `traffic_of` tells what is sent along a dim.
 
@@ -58,11 +64,15 @@ def sliding(
             found.dims.append((f"v{d}",))
             found.windows.append((f"p{d}",))
             continue
-        split, rest, part = f"d{d}", f"w{d}", f"f{d}"
+        split = f"d{d}"
+        rest = f"w{d}"
+        part = f"f{d}"
         count = gcd(window.size, window.count)
         found.dims.append((split, rest))
         found.windows.append((split, part))
-        found.sizes.update({split: count, rest: window.size // max(1, count), part: window.count // max(1, count)})
+        found.sizes.update(
+            {split: count, rest: window.size // max(1, count), part: window.count // max(1, count)}
+        )
         found.frozen.extend((rest, part))
         if window == Window(window.size, window.size):
             continue  # the dim passes through
@@ -71,6 +81,7 @@ def sliding(
             found.exchanged[split] = traffic
         else:
             found.frozen.append(split)
+
     return found
 
 
@@ -87,7 +98,12 @@ def reduce_window(op: OpNode) -> FactorRule:
     )
     scalars: list[list[Dim]] = [[] for _ in op.ins[len(op.outs) :]]
     linear = linear_sets(op, (0,)) if op.kind == "reduce_window_sum" else ()
-    return found.rule(op, [*([found.dims] * len(op.outs)), *scalars], [found.windows] * len(op.outs), linear=linear)
+    return found.rule(
+        op,
+        [*([found.dims] * len(op.outs)), *scalars],
+        [found.windows] * len(op.outs),
+        linear=linear,
+    )
 
 
 @rule_for("select_and_scatter_add")

@@ -10,7 +10,15 @@ from itertools import chain, product
 from autopar.core.graph import OpGraph
 from autopar.core.pins import Spec
 from autopar.search.constraints.matching import matches
-from autopar.search.constraints.records import Constraint, Follow, Layout, Named, Pin, Replicate, Role
+from autopar.search.constraints.records import (
+    Constraint,
+    Follow,
+    Layout,
+    Named,
+    Pin,
+    Replicate,
+    Role,
+)
 
 _WHOLE = Layout(())
 _KEY = re.compile(r"\[[^\]]*\]|[.]?[^.\[]+")
@@ -43,7 +51,9 @@ class CarriedGroup:
     count: int
 
     def __str__(self) -> str:
-        return f"{self.output} -> {self.input}" + (f" ({self.count} arrays)" if self.count > 1 else "")
+        return f"{self.output} -> {self.input}" + (
+            f" ({self.count} arrays)" if self.count > 1 else ""
+        )
 
 
 def carried_groups(graph: OpGraph) -> tuple[CarriedGroup, ...]:
@@ -62,7 +72,8 @@ def keys_of(path: str) -> list[str]:
 
 def _heads(output: str, source: str) -> tuple[str, str]:
     """Two paths without the keys at their ends that are the same in both."""
-    a, b = keys_of(output), keys_of(source)
+    a = keys_of(output)
+    b = keys_of(source)
     same = 0
     while same < min(len(a), len(b)) - 1 and a[-1 - same] == b[-1 - same]:
         same += 1
@@ -75,7 +86,9 @@ def _stated(
     """What is stated of each input and of each output, by position."""
     inputs: dict[int, list[Layout]] = {}
     outputs: dict[int, list[Layout]] = {}
-    each = chain.from_iterable(one.pins if isinstance(one, Follow) else (one,) for one in constraints)
+    each = chain.from_iterable(
+        one.pins if isinstance(one, Follow) else (one,) for one in constraints
+    )
     for one in each:
         if not isinstance(one, Pin | Replicate):
             continue
@@ -91,6 +104,7 @@ def _stated(
             for position in range(len(graph.outputs)):
                 if graph.output_name(position) in names:
                     outputs.setdefault(position, []).append(layout)
+
     return inputs, outputs
 
 

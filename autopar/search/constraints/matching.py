@@ -51,20 +51,32 @@ class Matcher:
                 return tuple(self._at(target))
             case _:
                 data = set(self.graph.batch_inputs)
-                wanted = [n for n in range(len(self.graph.inputs)) if (n in data) == (target.role == "data")]
+                wanted = [
+                    n
+                    for n in range(len(self.graph.inputs))
+                    if (n in data) == (target.role == "data")
+                ]
                 return tuple(self._input(n) for n in wanted)
 
     def hint(self, target: Target) -> str:
         """What there is that is called similarly."""
         if isinstance(target, At):
             kinds = sorted({op.kind for op in self.graph.ops})
-            wanted, known = target.source or target.kind, [*kinds, *dict.fromkeys(map(_line, self.graph.ops))]
+            wanted = target.source or target.kind
+            known = [*kinds, *dict.fromkeys(map(_line, self.graph.ops))]
         else:
             wanted = target.pattern if isinstance(target, Named) else ""
             known = list(self._names)
+
         containing = [name for name in known if wanted and wanted in name]
-        close = list(dict.fromkeys([*get_close_matches(wanted, known, n=_SHOWN, cutoff=0.5), *containing]))[:_SHOWN]
-        return f"Close to it: {', '.join(close)}." if close else f"There are, for example: {', '.join(known[:_SHOWN])}."
+        close = list(
+            dict.fromkeys([*get_close_matches(wanted, known, n=_SHOWN, cutoff=0.5), *containing])
+        )[:_SHOWN]
+        return (
+            f"Close to it: {', '.join(close)}."
+            if close
+            else f"There are, for example: {', '.join(known[:_SHOWN])}."
+        )
 
     @cached_property
     def _names(self) -> dict[str, list[Callable[[], Spot]]]:
@@ -74,14 +86,18 @@ class Matcher:
             found.setdefault(tensor.name, []).append(lambda n=n: self._input(n))
         for op in self.graph.ops:
             if op.kind == "name":
-                found.setdefault(str(op.params["name"]), []).append(lambda op=op: self._operator(op, "result", 0))
+                found.setdefault(str(op.params["name"]), []).append(
+                    lambda op=op: self._operator(op, "result", 0)
+                )
         for n in self.space.output_variables:
             found.setdefault(self.graph.output_name(n), []).append(lambda n=n: self._output(n))
         return found
 
     def _named(self, pattern: str) -> tuple[Spot, ...]:
         return tuple(
-            _with(make(), captured) for name, captured in matches(pattern, self._names) for make in self._names[name]
+            _with(make(), captured)
+            for name, captured in matches(pattern, self._names)
+            for make in self._names[name]
         )
 
     def _at(self, target: At) -> Iterator[Spot]:
@@ -89,15 +105,23 @@ class Matcher:
             yield self._operator(op, target.side, target.position)
 
     def _input(self, position: int) -> Spot:
-        tensor, candidates = self.graph.inputs[position], self.space.inputs[position]
+        tensor = self.graph.inputs[position]
+        candidates = self.space.inputs[position]
         return self._of(position, tensor.name or f"input {position}", tensor.shape, candidates)
 
     def _output(self, position: int) -> Spot:
         variable = self.space.output_variables[position]
         candidates = self.space.outputs[position] or self.space.inputs[variable]
-        return self._of(variable, self.graph.output_name(position), self.graph.outputs[position].shape, candidates)
+        return self._of(
+            variable,
+            self.graph.output_name(position),
+            self.graph.outputs[position].shape,
+            candidates,
+        )
 
-    def _of(self, variable: int, name: str, shape: tuple[int, ...], candidates: tuple[Placement, ...]) -> Spot:
+    def _of(
+        self, variable: int, name: str, shape: tuple[int, ...], candidates: tuple[Placement, ...]
+    ) -> Spot:
         return Spot(variable, name, shape, candidates, tuple(p.varying_axes for p in candidates))
 
     def _operator(self, op: OpNode, side: str, position: int) -> Spot:
@@ -124,12 +148,21 @@ def matches(pattern: str, names: Collection[str]) -> tuple[tuple[str, tuple[str,
 
 def matching_operators(target: At, graph: OpGraph) -> Iterator[OpNode]:
     """The operators of `graph` that a target names, in order."""
-    kind, scope, source = (_glob(text or "*") for text in (target.kind, target.scope, target.source))
+    kind, scope, source = (
+        _glob(text or "*") for text in (target.kind, target.scope, target.source)
+    )
+
     for op in graph.ops:
         tensors = op.outs if target.side == "result" else op.ins
-        if not kind.fullmatch(op.kind) or not scope.fullmatch(op.scope) or len(tensors) <= target.position:
+        if (
+            not kind.fullmatch(op.kind)
+            or not scope.fullmatch(op.scope)
+            or len(tensors) <= target.position
+        ):
             continue
-        if any(source.fullmatch(text) for text in (op.source, _line(op), _line(op).rpartition(":")[0])):
+        if any(
+            source.fullmatch(text) for text in (op.source, _line(op), _line(op).rpartition(":")[0])
+        ):
             yield op
 
 

@@ -6,7 +6,16 @@ from collections.abc import Sequence
 from typing import Literal, get_args
 
 from autopar.errors import InvalidOption
-from autopar.search.constraints.records import ALL_AXES, Complete, Constraint, Layout, Pin, Replicate, Role, Steps
+from autopar.search.constraints.records import (
+    ALL_AXES,
+    Complete,
+    Constraint,
+    Layout,
+    Pin,
+    Replicate,
+    Role,
+    Steps,
+)
 
 Mode = Literal["auto", "data_parallel", "semi_auto", "manual"]
 

@@ -61,7 +61,9 @@ class Narrowing:
     strict: bool = True
     keep: dict[int, Bools] = field(default_factory=dict[int, Bools])
     _taken: list[Constraint] = field(default_factory=list[Constraint])
-    _groups: list[tuple[Tie, tuple[Spot, ...]]] = field(default_factory=list[tuple[Tie, tuple[Spot, ...]]])
+    _groups: list[tuple[Tie, tuple[Spot, ...]]] = field(
+        default_factory=list[tuple[Tie, tuple[Spot, ...]]]
+    )
 
     @property
     def mesh(self) -> DeviceMesh:
@@ -92,7 +94,9 @@ class Narrowing:
             for spot in others if len(self._common((first,))) > 1 else ():
                 key = (id(first.placements), id(spot.placements))
                 if key not in equal:
-                    equal[key] = np.where([[p == q for q in spot.placements] for p in first.placements], 0.0, np.inf)
+                    equal[key] = np.where(
+                        [[p == q for q in spot.placements] for p in first.placements], 0.0, np.inf
+                    )
                 if spot.variable != first.variable:
                     found.append(Edge(first.variable, spot.variable, equal[key]))
         return tuple(found)
@@ -101,7 +105,9 @@ class Narrowing:
         match constraint:
             case Pin() | Replicate():
                 for spot in self._full(constraint, constraint.target):
-                    layout = self._layout(constraint, spot) if isinstance(constraint, Pin) else _WHOLE
+                    layout = (
+                        self._layout(constraint, spot) if isinstance(constraint, Pin) else _WHOLE
+                    )
                     self._leave(constraint, spot, _lying(layout, spot))
             case Forbid():
                 for spot in self._full(constraint, constraint.target):
@@ -143,7 +149,10 @@ class Narrowing:
             if pin.uneven == "replicate":
                 return _WHOLE
             dims = f"{len(layout.dims)} dims, the shape {spot.shape} has {len(spot.shape)}"
-            raise InvalidConstraint(f"{pin}: {spot.name} cannot lie so: stated are {dims}. State no more than it has.")
+            raise InvalidConstraint(
+                f"{pin}: {spot.name} cannot lie so: stated are {dims}. State no more than it has."
+            )
+
         for dim, (size, axes) in enumerate(zip(spot.shape, layout.dims, strict=False)):
             parts = self.mesh.product(axes or ())
             if size % parts and pin.uneven == "replicate":
@@ -153,14 +162,21 @@ class Narrowing:
                     f"{pin}: {spot.name} of shape {spot.shape} cannot lie so on mesh {self.mesh}: dim {dim} of "
                     f"{size} does not divide evenly by {parts}. Pin another placement or change the shape."
                 )
+
         return layout
 
     def _stated(self, layout: Layout) -> Layout:
         """`layout` with the mesh's axes for ALL_AXES, without those of one device."""
         every = self.mesh.names
-        split = [axes if axes is None else every if axes == (ALL_AXES,) else axes for axes in layout.dims]
+        split = [
+            axes if axes is None else every if axes == (ALL_AXES,) else axes for axes in layout.dims
+        ]
         dims = tuple(axes if axes is None else self._several(axes) for axes in split)
-        return Layout(dims, self._several(layout.unreduced), layout.kind if self._several(layout.unreduced) else "sum")
+        return Layout(
+            dims,
+            self._several(layout.unreduced),
+            layout.kind if self._several(layout.unreduced) else "sum",
+        )
 
     def _several(self, axes: Sequence[str]) -> tuple[str, ...]:
         return tuple(axis for axis in axes if self.mesh.product((axis,)) > 1)
@@ -169,20 +185,28 @@ class Narrowing:
         if forbid.layout is None:
             return np.array([forbid.axis in axes for axes in spot.axes], dtype=np.bool_)
         layout = self._stated(forbid.layout)
-        return _lying(layout, spot) if len(layout.dims) <= len(spot.shape) else np.zeros(len(spot.axes), dtype=np.bool_)
+        return (
+            _lying(layout, spot)
+            if len(layout.dims) <= len(spot.shape)
+            else np.zeros(len(spot.axes), dtype=np.bool_)
+        )
 
     def _tied(self, tie: Tie) -> list[tuple[Spot, ...]]:
         """The groups that `tie` ties, each of several spots of equally many dims, all with elements."""
-        stars = {target.pattern.count("*") if isinstance(target, Named) else 0 for target in tie.targets}
+        stars = {
+            target.pattern.count("*") if isinstance(target, Named) else 0 for target in tie.targets
+        }
         by_text = len(tie.targets) > 1 and len(stars) == 1
         groups: dict[tuple[str, ...], list[Spot]] = {}
         for spot in chain.from_iterable(self._spots(tie, target) for target in tie.targets):
             groups.setdefault(spot.captured if by_text else (), []).append(spot)
+
         found = [tuple(group) for group in groups.values() if len(group) > 1]
         if not found:
             raise InvalidConstraint(
                 f"{tie} ties nothing: it names {sum(map(len, groups.values()))} apart from one another. Name several."
             )
+
         for first, *others in found:
             odd = next((spot for spot in others if len(spot.shape) != len(first.shape)), None)
             if odd is not None:
@@ -190,28 +214,37 @@ class Narrowing:
                     f"{tie}: {first.name} of shape {first.shape} and {odd.name} of shape {odd.shape} have different "
                     f"numbers of dims, so no placement in common. Tie tensors of equally many."
                 )
+
         full = [tuple(spot for spot in group if 0 not in spot.shape) for group in found]
         for spot in chain.from_iterable(full):
             self._mask(spot)
+
         return [group for group in full if len(group) > 1]
 
     def _common(self, group: Sequence[Spot]) -> frozenset[Placement]:
         """The placements that all spots of a group may still have."""
         left: set[Placement] | None = None
         for spot in group:
-            mine = {p for p, kept in zip(spot.placements, self.keep[spot.variable], strict=True) if kept}
+            mine = {
+                p for p, kept in zip(spot.placements, self.keep[spot.variable], strict=True) if kept
+            }
             left = mine if left is None else left & mine
         return frozenset(left or ())
 
     def _narrow(self, tie: Tie, group: tuple[Spot, ...]) -> bool:
         """Whether the tie leaves less than before."""
-        common, before = self._common(group), sum(int(self.keep[spot.variable].sum()) for spot in group)
+        common = self._common(group)
+        before = sum(int(self.keep[spot.variable].sum()) for spot in group)
         for spot in group:
             same = [
-                p in common and all(p == other.placements[n] for other in group if other.variable == spot.variable)
+                p in common
+                and all(
+                    p == other.placements[n] for other in group if other.variable == spot.variable
+                )
                 for n, p in enumerate(spot.placements)
             ]
             self.keep[spot.variable] &= np.array(same, dtype=np.bool_)
+
         after = sum(int(self.keep[spot.variable].sum()) for spot in group)
         if self.strict and not all(self.keep[spot.variable].any() for spot in group):
             others = self._to_blame(tie)
@@ -220,6 +253,7 @@ class Narrowing:
                 f"{tie}: {names} have no placement in common on mesh {self.mesh}"
                 f"{f', under {show(others)}. Drop one of these' if others else ''}."
             )
+
         return after < before
 
     def _to_blame(self, constraint: Constraint) -> tuple[Constraint, ...]:
@@ -230,7 +264,9 @@ class Narrowing:
             alone.take((*others, constraint))
             return not all(mask.any() for mask in alone.keep.values())
 
-        return thinned([other for other in dict.fromkeys(self._taken) if other != constraint], clash)
+        return thinned(
+            [other for other in dict.fromkeys(self._taken) if other != constraint], clash
+        )
 
     def _mask(self, spot: Spot) -> Bools:
         return self.keep.setdefault(spot.variable, np.ones(len(spot.placements), dtype=np.bool_))
@@ -240,6 +276,7 @@ class Narrowing:
         self.keep[spot.variable] = self._mask(spot) & mask
         if not self.strict or self.keep[spot.variable].any():
             return
+
         if not mask.any():
             there = list(dict.fromkeys(map(str, spot.placements)))
             shown = ", ".join(there[:_SHOWN]) + (" ..." if len(there) > _SHOWN else "")
@@ -247,6 +284,7 @@ class Narrowing:
                 f"{constraint}: {spot.name} of shape {spot.shape} cannot lie so on mesh {self.mesh}. It may lie as "
                 f"{shown}; at operators, and where a plan is resolved, several axes on one dim stand in mesh order."
             )
+
         others = show(self._to_blame(constraint))
         raise InvalidConstraint(
             f"{constraint} contradicts {others}: together they leave no placement for {spot.name} on mesh "
@@ -264,11 +302,21 @@ class Narrowing:
 
     def _check_complete(self) -> None:
         """Raises InvalidConstraint unless every input and output has one candidate left."""
-        space, graph = self.matcher.space, self.matcher.graph
+        space = self.matcher.space
+        graph = self.matcher.graph
         variables = {n: tensor.name or f"input {n}" for n, tensor in enumerate(graph.inputs)}
-        variables |= {v: graph.output_name(n) for n, v in space.output_variables.items() if v >= len(space.inputs)}
+        variables |= {
+            v: graph.output_name(n)
+            for n, v in space.output_variables.items()
+            if v >= len(space.inputs)
+        }
         counts = space.counts
-        open_ones = [n for v, n in variables.items() if (self.keep[v].sum() if v in self.keep else counts[v]) > 1]
+        open_ones = [
+            n
+            for v, n in variables.items()
+            if (self.keep[v].sum() if v in self.keep else counts[v]) > 1
+        ]
+
         if open_ones:
             more = f" and {len(open_ones) - _SHOWN} more" if len(open_ones) > _SHOWN else ""
             raise InvalidConstraint(

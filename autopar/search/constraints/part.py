@@ -10,7 +10,9 @@ from autopar.search.constraints.matching import all_names, matches, matching_ope
 from autopar.search.constraints.records import At, Constraint, Named, Target, Tie
 
 
-def constraints_of_part(constraints: Sequence[Constraint], graph: OpGraph) -> tuple[Constraint, ...]:
+def constraints_of_part(
+    constraints: Sequence[Constraint], graph: OpGraph
+) -> tuple[Constraint, ...]:
     """Those of `constraints` that are about something in `graph`; ties of what is there of what they tie."""
     found = (_of_part(constraint, graph) for constraint in constraints)
     return tuple(constraint for constraint in found if constraint is not None)

@@ -49,7 +49,11 @@ class At:
 
     def __str__(self) -> str:
         given = [repr(self.source)] if self.source else []
-        given += [f"{name}={value!r}" for name, value in (("kind", self.kind), ("scope", self.scope)) if value]
+        given += [
+            f"{name}={value!r}"
+            for name, value in (("kind", self.kind), ("scope", self.scope))
+            if value
+        ]
         if self.side == "operand" or self.position:
             given.append(f"{self.side}={self.position}")
         return f"at({', '.join(given)})"
@@ -89,8 +93,14 @@ class Layout:
     def agrees(self, placement: Placement) -> bool:
         """Whether `placement`, of a tensor with at least as many dims, is as stated."""
         stated = (*self.dims, *((),) * (len(placement.dims) - len(self.dims)))
-        split = all(axes is None or axes == own for axes, own in zip(stated, placement.dims, strict=True))
-        return split and placement.unreduced == tuple(sorted(self.unreduced)) and placement.kind == self.kind
+        split = all(
+            axes is None or axes == own for axes, own in zip(stated, placement.dims, strict=True)
+        )
+        return (
+            split
+            and placement.unreduced == tuple(sorted(self.unreduced))
+            and placement.kind == self.kind
+        )
 
     def __str__(self) -> str:
         if self.unreduced:
@@ -207,9 +217,14 @@ def step_kinds_of(constraints: Sequence[Constraint]) -> tuple[tuple[StepKind, ..
 
 def out_of_order(constraints: Sequence[Constraint], mesh: DeviceMesh) -> tuple[Spec, ...]:
     """The layouts of pins that state the axes of a dim in another order than the mesh; axes of one device left out."""
-    pinned = [pin.layout.dims for pin in constraints if isinstance(pin, Pin) and not pin.layout.unreduced]
+    pinned = [
+        pin.layout.dims for pin in constraints if isinstance(pin, Pin) and not pin.layout.unreduced
+    ]
     known = dict.fromkeys(
-        tuple(None if axes is None else tuple(axis for axis in axes if axis in mesh.names) for axes in dims)
+        tuple(
+            None if axes is None else tuple(axis for axis in axes if axis in mesh.names)
+            for axes in dims
+        )
         for dims in pinned
     )
     return tuple(dims for dims in known if any(axes and axes != mesh.sort(axes) for axes in dims))

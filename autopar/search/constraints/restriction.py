@@ -52,13 +52,16 @@ def restriction(graph: OpGraph, space: Space, constraints: Sequence[Constraint])
     return Restriction(work.keep, work.ties())
 
 
-def each_alone(graph: OpGraph, space: Space, constraints: Sequence[Constraint]) -> tuple[Restriction, ...]:
+def each_alone(
+    graph: OpGraph, space: Space, constraints: Sequence[Constraint]
+) -> tuple[Restriction, ...]:
     """What each of `constraints` leaves of `space` by itself, be it nothing; together they leave what all do.
 
     Raises:
       InvalidConstraint: one is about nothing, or names an axis that the mesh lacks.
     """
-    matcher, found = Matcher(graph, space), list[Restriction]()
+    matcher = Matcher(graph, space)
+    found = list[Restriction]()
     for constraint in constraints:
         work = Narrowing(matcher, strict=False)
         work.take((constraint,))
@@ -72,11 +75,15 @@ def holds(graph: OpGraph, stage: Stage, constraints: Sequence[Constraint]) -> bo
     Raises:
       InvalidConstraint: one is about nothing, or names an axis that the mesh lacks.
     """
-    carried, loop_carries = dict(graph.carry), graph.loop_carries
+    carried = dict(graph.carry)
+    loop_carries = graph.loop_carries
     alone = Space(
         stage.mesh,
         tuple((placement,) for placement in stage.inputs),
-        tuple(() if op in loop_carries else (strategy,) for op, strategy in enumerate(stage.strategies)),
+        tuple(
+            () if op in loop_carries else (strategy,)
+            for op, strategy in enumerate(stage.strategies)
+        ),
         tuple((placement,) for placement in stage.copies),
         tuple(
             () if n in carried or graph.outputs[n].literal is not None else (placement,)
@@ -87,6 +94,7 @@ def holds(graph: OpGraph, stage: Stage, constraints: Sequence[Constraint]) -> bo
     )
     work = Narrowing(Matcher(graph, alone), strict=False)
     work.take(constraints)
+
     return all(mask.all() for mask in work.keep.values())
 
 

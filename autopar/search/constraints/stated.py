@@ -12,17 +12,25 @@ from autopar.search.task import Planned
 
 def stated(planned: Planned) -> tuple[tuple[Placement, ...], tuple[Placement, ...]]:
     """The placements of inputs and outputs; those that a pin holds have the axes of one device that it names."""
-    stage, space = planned.plan.stage, planned.ground.space
+    stage = planned.plan.stage
+    space = planned.ground.space
     ones = frozenset(name for name, size in stage.mesh.whole.axes if size == 1)
-    pins = [c for c in planned.task.all_constraints if isinstance(c, Pin) and not ones.isdisjoint(c.layout.axes)]
+    pins = [
+        c
+        for c in planned.task.all_constraints
+        if isinstance(c, Pin) and not ones.isdisjoint(c.layout.axes)
+    ]
     if not pins:
         return stage.inputs, stage.outputs
 
     matcher = Matcher(planned.task.graph, space)
     layouts = {spot.variable: pin.layout for pin in pins for spot in matcher.spots(pin.target)}
-    inputs = tuple(_as_stated(placement, layouts, n, ones) for n, placement in enumerate(stage.inputs))
+    inputs = tuple(
+        _as_stated(placement, layouts, n, ones) for n, placement in enumerate(stage.inputs)
+    )
     outputs = tuple(
-        _as_stated(placement, layouts, space.output_variables.get(n), ones) for n, placement in enumerate(stage.outputs)
+        _as_stated(placement, layouts, space.output_variables.get(n), ones)
+        for n, placement in enumerate(stage.outputs)
     )
     return inputs, outputs
 
@@ -35,7 +43,11 @@ def _as_stated(
         return placement
     named = layouts[variable].dims
     dims = tuple(
-        axes if wanted is None or tuple(axis for axis in wanted if axis not in ones) != axes else wanted
-        for axes, wanted in zip(placement.dims, (*named, *((),) * (len(placement.dims) - len(named))), strict=True)
+        axes
+        if wanted is None or tuple(axis for axis in wanted if axis not in ones) != axes
+        else wanted
+        for axes, wanted in zip(
+            placement.dims, (*named, *((),) * (len(placement.dims) - len(named))), strict=True
+        )
     )
     return Placement(dims, placement.unreduced, placement.kind)

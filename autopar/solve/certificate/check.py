@@ -94,7 +94,9 @@ def _replayed(replay: _Replay, proof: Proof) -> Proven:
         try:
             _RULES[type(step)](replay, step)
         except (ValueError, IndexError, KeyError) as error:
-            raise InvalidSolution(f"step {number} of the proof, {type(step).__name__}: {error!s}") from error
+            raise InvalidSolution(
+                f"step {number} of the proof, {type(step).__name__}: {error!s}"
+            ) from error
     return replay.proven()
 
 
@@ -102,9 +104,11 @@ class _Replay:
     """The problem as far as the steps have taken it, and what they lost."""
 
     def __init__(self, tables: Tables, search_work: float) -> None:
-        self.tables, self.search_work = tables, search_work
+        self.tables = tables
+        self.search_work = search_work
         self.lost: list[float] = []
-        self.cap, self.stated_bound = math.inf, -math.inf
+        self.cap = math.inf
+        self.stated_bound = -math.inf
         self.stated: tuple[str, ...] = ()
         self.repeated: tuple[str, ...] = ()
 
@@ -124,7 +128,9 @@ class _Replay:
         """Only the strategies that stay are left."""
         for i, ids in keep.items():
             if ids.ndim != 1 or ids.dtype != np.intp:
-                raise InvalidSolution(f"strategies that stay are not a list of indices: {ids.dtype}{ids.shape}")
+                raise InvalidSolution(
+                    f"strategies that stay are not a list of indices: {ids.dtype}{ids.shape}"
+                )
             self.tables.keep(self.tables.name(i), ids)
 
     def dropped(self, keep: Kept) -> dict[int, Bools]:
@@ -146,7 +152,9 @@ def _forbid(replay: _Replay, step: Forbid) -> None:
     alive = consistent(replay.tables)
     for v, gone in replay.dropped(step.keep).items():
         if (gone & alive[v]).any():
-            raise InvalidSolution(f"node {v}: a strategy goes that arc consistency does not rule out")
+            raise InvalidSolution(
+                f"node {v}: a strategy goes that arc consistency does not rule out"
+            )
     replay.restrict(step.keep)
 
 
@@ -166,13 +174,16 @@ def _dominate(replay: _Replay, step: Dominate) -> None:
         gone = np.zeros(tables.count(v), dtype=bool)
         for b, a in pairs.tolist():
             if min(a, b) < 0 or a == b or gone[a]:
-                raise InvalidSolution(f"node {v}: strategy {b} is replaced by {a}, which is gone or none")
+                raise InvalidSolution(
+                    f"node {v}: strategy {b} is replaced by {a}, which is gone or none"
+                )
             gone[b] = True
         excess = replacing_costs(tables, v, pairs[:, 1], pairs[:, 0])
         replay.lost.append(float(np.maximum(excess, 0.0).sum()))
         if tables.limit is not None:
             check_bytes(tables, v, pairs[:, 1], pairs[:, 0])
         left[i] = np.flatnonzero(~gone)
+
     replay.restrict(left)
 
 
@@ -194,15 +205,22 @@ def _least_without(replay: _Replay, step: Exceed) -> dict[int, Floats]:
 
 
 def _bar(replay: _Replay, step: Bar) -> None:
-    tables, before = replay.tables, replay.tables.copy()  # pairs may also go as those of an edge (j, i)
+    tables = replay.tables
+    before = replay.tables.copy()  # pairs may also go as those of an edge (j, i)
     least, bound = by_messages(before, step.prices, _UNMOVED)
+
     for (i, j), bits in step.pairs.items():
-        u, v = tables.name(i), tables.name(j)
+        u = tables.name(i)
+        v = tables.name(j)
         scope = min(u, v), max(u, v)
         table = before.beside(u, scope)
         if len(bits) != (table.size + 7) // 8:
-            raise InvalidSolution(f"edge ({i}, {j}): {len(bits)} bytes of bits for {table.size} pairs")
-        gone = np.unpackbits(bits, count=table.size).reshape(table.shape).astype(bool) & np.isfinite(table)
+            raise InvalidSolution(
+                f"edge ({i}, {j}): {len(bits)} bytes of bits for {table.size} pairs"
+            )
+        gone = np.unpackbits(bits, count=table.size).reshape(table.shape).astype(
+            bool
+        ) & np.isfinite(table)
         if math.isfinite(bound):
             dear = of_pairs(table, least[u] - bound, least[v] - bound)[gone]
             replay.cap = min(replay.cap, bound + float(dear.min(initial=math.inf)))
@@ -213,6 +231,7 @@ def _bar(replay: _Replay, step: Bar) -> None:
 def _exhaust(replay: _Replay, step: Exhaust) -> None:
     if math.isnan(step.beyond):
         raise InvalidSolution("what is stated is not a number")
+
     least, bound = by_messages(replay.tables, step.prices, step.messages)
     replay.lower_cap(step.keep, least)
     _pass(replay, Pass(step.messages))
@@ -228,35 +247,43 @@ def _exhaust(replay: _Replay, step: Exhaust) -> None:
 
 def _is_repeated(replay: _Replay, step: Exhaust, most: float) -> bool:
     """Whether another search, of what is left, finds nothing that costs as little as `most` either."""
-    work, times = replay.search_work, step.prices.times.tolist()
+    work = replay.search_work
+    times = step.prices.times.tolist()
     return work > 0 and (not replay.tables.live or none_below(replay.tables, most, times, work))
 
 
 def _follow(replay: _Replay, step: Follow) -> None:
     tables = replay.tables
     for i, j, to_v in step.followers:
-        v, u = tables.name(i), tables.name(j)
+        v = tables.name(i)
+        u = tables.name(j)
         edge = (min(u, v), max(u, v))
         rows = tables.beside(u, edge)
         if len(to_v) != len(rows) or not tables.once(decides, rows, to_v):
-            raise InvalidSolution(f"node {v} has a finite cost beside node {u} that it does not follow")
+            raise InvalidSolution(
+                f"node {v} has a finite cost beside node {u} that it does not follow"
+            )
         for scope in tables.around(v):
             table = tables.pop(scope)
             if scope == edge:
                 tables.add((u,), tables.once(taken, rows, to_v))
                 continue
             if u in scope:
-                raise InvalidSolution("a table of more than two nodes is left: nodes can only be eliminated")
+                raise InvalidSolution(
+                    "a table of more than two nodes is left: nodes can only be eliminated"
+                )
             table = tables.once(np.take, table, to_v, scope.index(v))
             tables.add(tuple(u if w == v else w for w in scope), table)
         tables.usages[u] += [(start, stop, size[to_v]) for start, stop, size in tables.usages[v]]
+
     tables.forget([tables.name(i) for i, _, _ in step.followers])
 
 
 def _join(replay: _Replay, step: Join) -> None:
     tables = replay.tables
     for i, j, s, t in step.pairs:
-        u, v = tables.name(i), tables.name(j)
+        u = tables.name(i)
+        v = tables.name(j)
         rows = tables.beside(u, (min(u, v), max(u, v)))
         if not s.ndim == t.ndim == 1 or len(s) != len(t):
             raise InvalidSolution(
@@ -268,12 +295,18 @@ def _join(replay: _Replay, step: Join) -> None:
             raise InvalidSolution(f"nodes {u} and {v} are joined without a pair that is allowed")
         tables.pop((min(u, v), max(u, v)))
         if any(u in scope for scope in tables.around(v)):
-            raise InvalidSolution("a table of more than two nodes is left: nodes can only be eliminated")
+            raise InvalidSolution(
+                "a table of more than two nodes is left: nodes can only be eliminated"
+            )
         tables.keep(u, s)
         tables.add((u,), rows[s, t])
         for scope in tables.around(v):
-            tables.add(tuple(u if w == v else w for w in scope), np.take(tables.pop(scope), t, scope.index(v)))
+            tables.add(
+                tuple(u if w == v else w for w in scope),
+                np.take(tables.pop(scope), t, scope.index(v)),
+            )
         tables.usages[u] += [(start, stop, size[t]) for start, stop, size in tables.usages[v]]
+
     tables.forget([tables.name(j) for _, j, _, _ in step.pairs])
 
 
@@ -339,8 +372,12 @@ def _cases(replay: _Replay, step: Cases) -> None:
         low = min(low, found.bound)
         replay.stated += found.stated_by
         replay.repeated += found.repeated
+
     if left.any():
-        raise InvalidSolution(f"node {v}: strategies {np.flatnonzero(left).tolist()} are in no case")
+        raise InvalidSolution(
+            f"node {v}: strategies {np.flatnonzero(left).tolist()} are in no case"
+        )
+
     replay.stated_bound = max(replay.stated_bound, low)
 
 

@@ -41,6 +41,7 @@ def consistent(tables: Tables) -> dict[int, Bools]:
             if (alive[w] & ~supported).any():
                 alive[w] = alive[w] & supported
                 waiting |= tables.near[w] & partial
+
     return alive
 
 
@@ -64,7 +65,9 @@ def _over_time(parts: list[tuple[int, int, Floats]]) -> list[tuple[int, int, Flo
     ends = sorted({end for start, stop, _ in parts for end in (start, stop)})
     live = [[size for start, stop, size in parts if start <= first < stop] for first in ends[:-1]]
     return [
-        (first, last, np.sum(sizes, axis=0)) for first, last, sizes in zip(ends, ends[1:], live, strict=False) if sizes
+        (first, last, np.sum(sizes, axis=0))
+        for first, last, sizes in zip(ends, ends[1:], live, strict=False)
+        if sizes
     ]
 
 
@@ -74,7 +77,9 @@ def replacing_costs(tables: Tables, v: int, a: Ints, b: Ints) -> Floats:
     for scope in tables.around(v):
         table = tables.tables[scope]
         rows = table[:, None] if len(scope) == 1 else tables.beside(v, scope)
-        excess = excess + tables.once(_worst, rows, a, b) if len(scope) < 3 else np.full(len(a), np.inf)
+        excess = (
+            excess + tables.once(_worst, rows, a, b) if len(scope) < 3 else np.full(len(a), np.inf)
+        )
     return np.where(np.isnan(excess), np.inf, excess)
 
 
@@ -88,9 +93,14 @@ def check_bytes(tables: Tables, v: int, a: Ints, b: Ints) -> None:
     """Raises if a strategy of `a` uses more at some time than the one of `b` that it replaces."""
     usages = tables.usages[v]
     for time in {end for start, stop, _ in usages for end in (start, stop)}:
-        used = sum((size for start, stop, size in usages if start <= time < stop), start=np.zeros(tables.count(v)))
+        used = sum(
+            (size for start, stop, size in usages if start <= time < stop),
+            start=np.zeros(tables.count(v)),
+        )
         if (used[a] > used[b] * (1 + _SAME_BYTES)).any():
-            raise InvalidSolution(f"node {v}: a strategy goes whose replacement uses more memory at time {time}")
+            raise InvalidSolution(
+                f"node {v}: a strategy goes whose replacement uses more memory at time {time}"
+            )
 
 
 def decides(rows: Floats, to_v: Ints) -> bool:
@@ -116,17 +126,27 @@ _LARGEST = 1e100  # of prices and messages: sums of them do not overflow
 
 def priced(tables: Tables, prices: Prices) -> tuple[dict[int, Floats], float]:
     """The prices of the bytes of every node that has any, and the constant: less price * limit."""
-    times, values = prices.times, prices.values
+    times = prices.times
+    values = prices.values
     if not len(times):
         return {}, 0.0
-    if tables.limit is None or len(times) != len(values) or not ((values >= 0) & (values < _LARGEST)).all():
-        raise InvalidSolution("prices: negative, infinite, not one for each time, or for a limit that is not there")
+
+    if (
+        tables.limit is None
+        or len(times) != len(values)
+        or not ((values >= 0) & (values < _LARGEST)).all()
+    ):
+        raise InvalidSolution(
+            "prices: negative, infinite, not one for each time, or for a limit that is not there"
+        )
+
     added: dict[int, Floats] = {}
     for v in tables.names:
         for start, stop, size in tables.usages[v]:
             price = float(values[(times >= start) & (times < stop)].sum())
             if price:
                 added[v] = added.get(v, 0.0) + price * size
+
     return added, -math.fsum(values) * tables.limit
 
 
@@ -135,15 +155,23 @@ def moved(tables: Tables, messages: Messages) -> dict[Scope, tuple[Floats, Float
     result: dict[Scope, tuple[Floats, Floats]] = {}
     if len(messages.edges) != len(messages.to):
         raise InvalidSolution(f"{len(messages.to)} messages for {len(messages.edges)} edges")
+
     for (i, j), (to_i, to_j) in zip(messages.edges.tolist(), messages.to, strict=True):
-        u, v = tables.name(i), tables.name(j)
+        u = tables.name(i)
+        v = tables.name(j)
         scope, pair = ((u, v), (to_i, to_j)) if u < v else ((v, u), (to_j, to_i))
-        if scope not in tables.tables or tables.tables[scope].shape != pair[0].shape + pair[1].shape:
-            raise InvalidSolution(f"messages of edge {scope}, which is not there or of another shape")
+        if (
+            scope not in tables.tables
+            or tables.tables[scope].shape != pair[0].shape + pair[1].shape
+        ):
+            raise InvalidSolution(
+                f"messages of edge {scope}, which is not there or of another shape"
+            )
         if not all((np.abs(part) < _LARGEST).all() for part in pair):  # NaN too
             raise InvalidSolution(f"messages of edge {scope} are too large, or not numbers")
         before = result.get(scope)
         result[scope] = pair if before is None else (before[0] + pair[0], before[1] + pair[1])
+
     return result
 
 
@@ -159,16 +187,20 @@ def rounding_of(messages: Mapping[Scope, tuple[Floats, Floats]]) -> float:
     return rounding(largest, max(degree.values(), default=0))
 
 
-def by_messages(tables: Tables, prices: Prices, messages: Messages) -> tuple[dict[int, Floats], float]:
+def by_messages(
+    tables: Tables, prices: Prices, messages: Messages
+) -> tuple[dict[int, Floats], float]:
     """For every node, what a choice with each of its strategies costs at least; and what any choice costs at least."""
     added, constant = priced(tables, prices)
     costs = {v: tables.tables[v,] for v in tables.names}
     for v, cost in added.items():
         costs[v] = costs[v] + cost
+
     sent = moved(tables, messages)
     for (u, v), (to_u, to_v) in sent.items():
         costs[u] = costs[u] + to_u
         costs[v] = costs[v] + to_v
+
     lows = [constant, *tables.constants]
     beyond = {v: cost - cost.min() for v, cost in costs.items()}
     lows += [float(cost.min()) for cost in costs.values()]
@@ -183,7 +215,10 @@ def by_messages(tables: Tables, prices: Prices, messages: Messages) -> tuple[dic
             lows.append(low)
         elif len(scope) > 2:
             lows.append(float(table.min()))
-    error = rounding_of(sent) + rounding([constant, *(float(cost.max()) for cost in added.values())], 4)
+
+    error = rounding_of(sent) + rounding(
+        [constant, *(float(cost.max()) for cost in added.values())], 4
+    )
     bound = math.fsum(lows) - error
     return {v: bound + excess for v, excess in beyond.items()}, bound
 

@@ -36,10 +36,12 @@ def none_below(tables: Tables, most: float, first: Sequence[int], work: float) -
     costs = tables.tables
     if any(len(scope) > 2 for scope in costs):
         return False
+
     lows = {scope: float(cost.min()) for scope, cost in costs.items()}
     spare = most - math.fsum([*tables.constants, *lows.values()])
     if spare < 0:
         return True
+
     model = cp_model.CpModel()
     nodes = {v: [model.new_bool_var("") for _ in costs[v,]] for v in tables.names}
     terms: Terms = []
@@ -50,13 +52,17 @@ def none_below(tables: Tables, most: float, first: Sequence[int], work: float) -
                 terms.append((variable, value))
             else:  # alone it costs too much
                 model.add(variable == 0)
+
     if terms and math.isfinite(spare):
         unit = max((value for _, value in terms), default=0.0) / 2**_COST_BITS or 1.0
         model.add(_sum(terms, unit) <= math.floor(spare / unit))
+
     return _is_impossible(model, nodes, tables, list(first), work)
 
 
-def _is_impossible(model: cp_model.CpModel, nodes: Variables, tables: Tables, times: list[int], work: float) -> bool:
+def _is_impossible(
+    model: cp_model.CpModel, nodes: Variables, tables: Tables, times: list[int], work: float
+) -> bool:
     """Whether the model has no solution within the limit, which is held at more and more times."""
     held: set[int] = set()
     while work > 0:
@@ -69,20 +75,31 @@ def _is_impossible(model: cp_model.CpModel, nodes: Variables, tables: Tables, ti
             return True
         if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             return False
-        times = _exceeded(tables, {v: [solver.boolean_value(x) for x in xs].index(True) for v, xs in nodes.items()})
+        times = _exceeded(
+            tables,
+            {v: [solver.boolean_value(x) for x in xs].index(True) for v, xs in nodes.items()},
+        )
         if not times or held.issuperset(times):
             return False
         work -= solver.response_proto.deterministic_time
+
     return False
 
 
 def _exceeded(tables: Tables, choice: Mapping[int, int]) -> list[int]:
     """The times just before something is freed at which a choice exceeds the limit the most."""
-    usages = [(start, stop, float(size[choice[v]])) for v in tables.names for start, stop, size in tables.usages[v]]
+    usages = [
+        (start, stop, float(size[choice[v]]))
+        for v in tables.names
+        for start, stop, size in tables.usages[v]
+    ]
     if tables.limit is None or not usages:
         return []
+
     start, stop, size = (np.array(column) for column in zip(*usages, strict=True))
-    used = np.cumsum(np.bincount(start, size, stop.max() + 1) - np.bincount(stop, size, stop.max() + 1))
+    used = np.cumsum(
+        np.bincount(start, size, stop.max() + 1) - np.bincount(stop, size, stop.max() + 1)
+    )
     times = np.unique(stop) - 1
     worst = times[np.argsort(-used[times], kind="stable")][:_NEW_TIMES]
     return [int(time) for time in worst if used[time] > tables.limit]

@@ -20,7 +20,8 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
 Scope = tuple[int, ...]
 
-_WHOLE_ENTRIES = 1 << 20  # 8 MB: a sum of tables is made as a whole up to that, else strategy by strategy
+# 8 MB: a sum of tables is made as a whole up to that, else strategy by strategy
+_WHOLE_ENTRIES = 1 << 20
 
 
 class Once:
@@ -58,7 +59,8 @@ class Tables:
     """
 
     def __init__(self, problem: Problem) -> None:
-        self.once, self.live = Once(), True
+        self.once = Once()
+        self.live = True
         self.names = list(range(len(problem.node_costs)))
         self.constants: list[float] = []
         self.tables: dict[Scope, Floats] = {}
@@ -67,9 +69,14 @@ class Tables:
         self.limit = problem.usage_limit
         same: dict[tuple[tuple[int, ...], bytes], Floats] = {}
         for v, cost in enumerate(problem.node_costs):
-            self.add((v,), same.setdefault((cost.shape, cost.tobytes()), np.asarray(cost, dtype=np.float64)))
+            self.add(
+                (v,),
+                same.setdefault((cost.shape, cost.tobytes()), np.asarray(cost, dtype=np.float64)),
+            )
+
         for edge in problem.edges:
             self.add((edge.u, edge.v), np.asarray(edge.cost, dtype=np.float64))
+
         for use in problem.usages:
             self.usages[use.node].append((use.start, use.stop, use.size_bytes))
 
@@ -78,8 +85,11 @@ class Tables:
         result = object.__new__(Tables)
         result.__dict__.update(self.__dict__)
         result.once = Once()
-        result.names, result.constants, result.tables = list(self.names), list(self.constants), dict(self.tables)
-        result.near, result.usages = [set(scopes) for scopes in self.near], [list(parts) for parts in self.usages]
+        result.names = list(self.names)
+        result.constants = list(self.constants)
+        result.tables = dict(self.tables)
+        result.near = [set(scopes) for scopes in self.near]
+        result.usages = [list(parts) for parts in self.usages]
         return result
 
     def add(self, scope: Scope, table: Floats) -> None:
@@ -166,7 +176,9 @@ class Tables:
         """The sum of the constants and of every table's least entry: no choice costs less."""
         if not self.live:
             return math.inf
-        return math.fsum([*self.constants, *(self.once(np.min, table) for table in self.tables.values())])
+        return math.fsum(
+            [*self.constants, *(self.once(np.min, table) for table in self.tables.values())]
+        )
 
 
 def _transposed(table: Floats, *order: int) -> Floats:
@@ -183,7 +195,9 @@ def aligned(table: Floats, place: Sequence[int], dims: int) -> Floats:
 
 def least(shape: tuple[int, ...], places: Sequence[Sequence[int]], *tables: Floats) -> Floats:
     """Min over k of the sum of tables: axis i of table t is the result's axis places[t][i], or k where that is -1."""
-    parts = [aligned(table, place, len(shape) + 1) for table, place in zip(tables, places, strict=True)]
+    parts = [
+        aligned(table, place, len(shape) + 1) for table, place in zip(tables, places, strict=True)
+    ]
     count = parts[0].shape[0]
     if count * math.prod(shape) <= _WHOLE_ENTRIES:
         return np.broadcast_to(sum(parts[1:], start=parts[0]).min(axis=0), shape).copy()

@@ -53,7 +53,9 @@ class Requirement:
     def allows(self, choice: Choice) -> bool:
         """Whether `choice` keeps to it."""
         kept = all(mask[choice[v]] for v, mask in self.keep.items())
-        return kept and all(np.isfinite(at(edge.matrix, choice[edge.u], choice[edge.v])) for edge in self.edges)
+        return kept and all(
+            np.isfinite(at(edge.matrix, choice[edge.u], choice[edge.v])) for edge in self.edges
+        )
 
 
 @dataclass(frozen=True)
@@ -91,10 +93,13 @@ def clashing(
     oracle = _Oracle(problem, groups, options, most_questions)
     for choice in met:
         oracle.learn(range(len(choice)), choice)
+
     found = _enough(oracle)
     if found is None:
         return None
-    found, is_smallest = _thinned(oracle, found), False
+
+    found = _thinned(oracle, found)
+    is_smallest = False
     while (smaller := _not_refuted(oracle, len(found))) is not None:
         if not smaller:
             is_smallest = True
@@ -103,6 +108,7 @@ def clashing(
         if answer is None:
             break
         found = _thinned(oracle, smaller) if answer is False else found
+
     is_minimal = is_smallest or all(oracle.ask(found - {element}) for element in sorted(found))
     return Clash(*oracle.told_apart(found), is_minimal, is_smallest)
 
@@ -123,12 +129,17 @@ def _enough(oracle: _Oracle) -> Elements | None:
 
 def _thinned(oracle: _Oracle, elements: Elements) -> Elements:
     """What is left of an infeasible set after every part has gone without which it is proven infeasible still."""
-    groups, times = elements & oracle.every_group, elements - oracle.every_group
+    groups = elements & oracle.every_group
+    times = elements - oracle.every_group
     groups = frozenset(thinned(sorted(groups), lambda part: oracle.ask(times.union(part)) is False))
-    return groups.union(thinned(sorted(times), lambda part: oracle.ask(groups.union(part)) is False))
+    return groups.union(
+        thinned(sorted(times), lambda part: oracle.ask(groups.union(part)) is False)
+    )
 
 
-def thinned(elements: Sequence[Element], clash: Callable[[Sequence[Element]], bool]) -> tuple[Element, ...]:
+def thinned(
+    elements: Sequence[Element], clash: Callable[[Sequence[Element]], bool]
+) -> tuple[Element, ...]:
     """Those of elements that clash which are left after every part has gone without which the rest clash still.
 
     Asked about in halves. What is left is minimal if to clash is what all sets do that hold one that does.
@@ -145,6 +156,7 @@ def thinned(elements: Sequence[Element], clash: Callable[[Sequence[Element]], bo
 
     if kept:
         thin(elements)
+
     return tuple(kept)
 
 
@@ -158,17 +170,21 @@ def _not_refuted(oracle: _Oracle, size: int) -> Elements | None:
         return frozenset()
     if not oracle.violated:
         return None
+
     masks: dict[int, int] = {}
     for element in sorted(frozenset[int]().union(*oracle.violated), key=oracle.promise):
         mask = sum(1 << n for n, elements in enumerate(oracle.violated) if element in elements)
         masks.setdefault(mask, element)
+
     largest = [mask for mask in masks if not any(mask | other == other != mask for other in masks)]
     if sum(comb(len(largest), k) for k in range(1, size)) > _MOST_SETS:
         return None
+
     for k in range(1, size):
         for chosen in combinations(largest, k):
             if all(any(mask >> n & 1 for mask in chosen) for n in range(len(oracle.violated))):
                 return frozenset(masks[mask] for mask in chosen)
+
     return frozenset()
 
 
@@ -179,10 +195,17 @@ class _Oracle:
     """
 
     def __init__(
-        self, problem: Problem, groups: Sequence[Requirement], options: SolveOptions, most_questions: int
+        self,
+        problem: Problem,
+        groups: Sequence[Requirement],
+        options: SolveOptions,
+        most_questions: int,
     ) -> None:
-        self.problem, self.groups, self.options = problem, groups, options
-        self.bare, self.left = forbidding(problem), most_questions
+        self.problem = problem
+        self.groups = groups
+        self.options = options
+        self.bare = forbidding(problem)
+        self.left = most_questions
         self.every_group: Elements = frozenset(range(len(groups)))
         self.least: Floats = least_uses(problem)
         self.violated: list[Elements] = []
@@ -198,7 +221,9 @@ class _Oracle:
     def told_apart(self, elements: Elements) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The groups and the times that elements are, in order."""
         groups = sorted(elements & self.every_group)
-        return tuple(groups), tuple(element - len(self.groups) for element in sorted(elements - self.every_group))
+        return tuple(groups), tuple(
+            element - len(self.groups) for element in sorted(elements - self.every_group)
+        )
 
     def promise(self, element: int) -> tuple[float, int]:
         """Sorts groups first, then times by how much is in use at least, the most first."""
@@ -255,21 +280,31 @@ class _Oracle:
         exceeded = np.flatnonzero(used > limit + rounding_of_uses(self.problem)).tolist()
         self.violated.append(frozenset(broken) | self.of_times(exceeded))
 
-    def _part(self, groups: Sequence[int], times: Sequence[int] | None) -> tuple[Problem, list[int]]:
+    def _part(
+        self, groups: Sequence[int], times: Sequence[int] | None
+    ) -> tuple[Problem, list[int]]:
         """The problem of one question, and its nodes: those that usages and groups concern, and all tied to these.
 
         The others keep to a choice that was met; the first question, which has no elements, is about all nodes.
         """
         bare = self.bare
         usages = bare.usages if times is None else tuple(_at_times(bare.usages, times))
-        costs, added = list(bare.node_costs), list[Edge]()
+        costs = list(bare.node_costs)
+        added = list[Edge]()
         concerned = {use.node for use in usages}
         for group in (self.groups[n] for n in groups):
             for v, mask in group.keep.items():
                 costs[v] = np.where(mask, costs[v], np.inf)
             added += group.edges
-            concerned |= group.keep.keys() | {end for edge in group.edges for end in (edge.u, edge.v)}
-        nodes = list(range(len(costs))) if self._any is None else sorted(_reached(concerned, self._near))
+            concerned |= group.keep.keys() | {
+                end for edge in group.edges for end in (edge.u, edge.v)
+            }
+
+        nodes = (
+            list(range(len(costs)))
+            if self._any is None
+            else sorted(_reached(concerned, self._near))
+        )
         new = {v: n for n, v in enumerate(nodes)}
         part = derived(
             tuple(costs[v] for v in nodes),
@@ -298,7 +333,8 @@ def _neighbours(problem: Problem) -> list[list[int]]:
 
 def _reached(nodes: Iterable[int], near: Sequence[Sequence[int]]) -> set[int]:
     """The nodes, and all that are connected with them."""
-    reached, waiting = set(nodes), list(nodes)
+    reached = set(nodes)
+    waiting = list(nodes)
     while waiting:
         fresh = [u for u in near[waiting.pop()] if u not in reached]
         reached.update(fresh)

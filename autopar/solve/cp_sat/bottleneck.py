@@ -12,7 +12,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from autopar.solve.cp_sat.finish import Variables, byte_unit, bytes_in_row, chosen, solver_of, to_integers
+from autopar.solve.cp_sat.finish import (
+    Variables,
+    byte_unit,
+    bytes_in_row,
+    chosen,
+    solver_of,
+    to_integers,
+)
 from autopar.solve.cp_sat.interrupt import run
 from autopar.solve.cp_sat.library import cp_model
 from autopar.solve.presolve.reduce import reduce_fully
@@ -43,23 +50,29 @@ def feasible(problem: Problem, options: SolveOptions) -> Feasibility:
         reduction = reduce_fully(problem, options.presolve)
     except Infeasible:
         return Feasibility(False)
+
     small = reduction.problem
     rows = memory_rows(small)
     least = rows.sums(np.array([segment.size_bytes.min() for segment in rows.segments]))
     rounding = rounding_of_uses(small)
     if rows.count and least.max() > rows.limit * (1 + TOLERANCE) + rounding:
         return Feasibility(False, times=(int(row_times(small)[least.argmax()]),))
+
     found = _searched(small, rows, rounding, int(least.argmax()) if rows.count else None, options)
     if found.choice is not None:
         return replace(found, choice=reduction.lift(found.choice))
+
     return replace(found, times=tuple(sorted(int(row_times(small)[row]) for row in found.times)))
 
 
-def _searched(problem: Problem, rows: Rows, rounding: float, first: int | None, options: SolveOptions) -> Feasibility:
+def _searched(
+    problem: Problem, rows: Rows, rounding: float, first: int | None, options: SolveOptions
+) -> Feasibility:
     """What CP-SAT finds; `times` are numbers of rows. Sizes are rounded down: what is infeasible then is so exactly."""
     model, nodes = _model(problem)
     unit = byte_unit(rows) if rows.count else 1.0
-    present, budget = dict[int, None](), options.cp_sat_work
+    present = dict[int, None]()
+    budget = options.cp_sat_work
     for _ in range(_MAX_ROUNDS):
         if first is not None:
             present[first] = None
@@ -79,6 +92,7 @@ def _searched(problem: Problem, rows: Rows, rounding: float, first: int | None, 
         first = int(used.argmax())
         if first in present or budget <= 0:  # rounding is to blame, or the work is done
             break
+
     return Feasibility(None)
 
 
@@ -101,7 +115,11 @@ def forbidding(problem: Problem) -> Problem:
         if id(edge.cost) not in bare:
             finite = np.isfinite(edge.cost)
             bare[id(edge.cost)] = None if finite.all() else np.where(finite, 0.0, np.inf)
-    edges = tuple(replace(edge, matrix=cost) for edge in problem.edges if (cost := bare[id(edge.cost)]) is not None)
+    edges = tuple(
+        replace(edge, matrix=cost)
+        for edge in problem.edges
+        if (cost := bare[id(edge.cost)]) is not None
+    )
     costs = tuple(np.where(np.isfinite(cost), 0.0, np.inf) for cost in problem.node_costs)
     return derived(costs, edges, problem.usages, problem.usage_limit)
 
@@ -139,14 +157,19 @@ def least_peak(problem: Problem, options: SolveOptions, enough: float = -np.inf)
     nodes = [[model.new_bool_var("") for _ in cost] for cost in small.node_costs]
     for variables in nodes:
         model.add_exactly_one(variables)
+
     for edge in small.edges:
         for s, t in np.argwhere(np.isinf(edge.cost)).tolist():
             model.add_bool_or([nodes[edge.u][s].Not(), nodes[edge.v][t].Not()])
+
     unit = byte_unit(rows) if rows.count else 1.0
     floor = max(0, math.floor(enough / unit)) if math.isfinite(enough) else 0
     top = model.new_int_var(floor, max(floor, 2**61), "")
     model.minimize(top)
-    best, bound, budget, present = LeastPeak(None, np.inf, 0.0), least_use(problem), options.cp_sat_work, set[int]()
+    best = LeastPeak(None, np.inf, 0.0)
+    bound = least_use(problem)
+    budget = options.cp_sat_work
+    present = set[int]()
     for _ in range(_MAX_ROUNDS):
         solver = solver_of(options, budget)
         status = run(solver, model)
@@ -166,6 +189,7 @@ def least_peak(problem: Problem, options: SolveOptions, enough: float = -np.inf)
             break
         present.add(worst)
         model.add(bytes_in_row(rows, worst, nodes, unit) <= top)
+
     return LeastPeak(best.choice, best.peak, min(bound, best.peak))
 
 

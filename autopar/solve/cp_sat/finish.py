@@ -67,17 +67,22 @@ class _Model:
     """
 
     def __init__(self, certificate: Certificate, window: float) -> None:
-        self.certificate, self.rows = certificate, certificate.rows
+        self.certificate = certificate
+        self.rows = certificate.rows
         self.model = cp_model.CpModel()
         self.nodes: Variables = []
         self.terms: list[tuple[cp_model.IntVar, float]] = []
-        self.base = certificate.bound + (float(certificate.prices.sum()) * self.rows.limit if self.rows.count else 0.0)
+        self.base = certificate.bound + (
+            float(certificate.prices.sum()) * self.rows.limit if self.rows.count else 0.0
+        )
         limit = window + rounding_error(certificate)
         unpriced = self.rows.priced(-certificate.prices, certificate.node_costs)
         for excess, cost in zip(certificate.excess, unpriced, strict=True):
             self._add_node(excess <= limit, cost)
+
         for edge, cost in zip(certificate.problem.edges, certificate.edge_costs(), strict=True):
             self._add_edge(self.nodes[edge.u], self.nodes[edge.v], cost, limit)
+
         self.present: set[int] = set()
         self.unit = self._set_objective()
         self.byte_unit = byte_unit(self.rows)
@@ -94,7 +99,9 @@ class _Model:
                 self.model.add(variable == 0)
         self.nodes.append(variables)
 
-    def _add_edge(self, u: list[cp_model.IntVar], v: list[cp_model.IntVar], cost: Floats, limit: float) -> None:
+    def _add_edge(
+        self, u: list[cp_model.IntVar], v: list[cp_model.IntVar], cost: Floats, limit: float
+    ) -> None:
         allowed = np.isfinite(cost) & (cost <= limit)
         if allowed.all() and not cost.any():
             return
@@ -132,7 +139,9 @@ def bytes_in_row(rows: Rows, row: int, nodes: Variables, unit: float) -> cp_mode
     """The use of a row, in units, rounded down."""
     live = [segment for segment in rows.segments if segment.low <= row < segment.high]
     variables = [variable for segment in live for variable in nodes[segment.node]]
-    return weighted(variables, to_integers(np.concatenate([segment.size_bytes for segment in live]), unit))
+    return weighted(
+        variables, to_integers(np.concatenate([segment.size_bytes for segment in live]), unit)
+    )
 
 
 def add_hint(model: cp_model.CpModel, nodes: Variables, hint: Choice | None) -> None:
@@ -157,20 +166,28 @@ def solver_of(options: SolveOptions, work: float) -> cp_model.CpSolver:
     parameters.max_deterministic_time = work
     if math.isfinite(left := left_s()):
         parameters.max_time_in_seconds = left
+
     parameters.relative_gap_limit = 0.0
     if options.cp_sat_workers == 1:
         parameters.cp_model_probing_level = 0  # alone it takes longer than what it saves
+
     parameters.subsolvers.extend(["max_lp", "reduced_costs"])
     return solver
 
 
 def chosen(solver: cp_model.CpSolver, nodes: Variables) -> Choice:
     """The choice of the solver's last solution."""
-    return tuple(next(s for s, x in enumerate(variables) if solver.boolean_value(x)) for variables in nodes)
+    return tuple(
+        next(s for s, x in enumerate(variables) if solver.boolean_value(x)) for variables in nodes
+    )
 
 
 def finish(
-    certificate: Certificate, window: float, hint: Choice | None, options: SolveOptions, watch: Watch
+    certificate: Certificate,
+    window: float,
+    hint: Choice | None,
+    options: SolveOptions,
+    watch: Watch,
 ) -> CpSatFinish:
     """The best choice within `window` of the certificate's bound, or a bound on all such choices.
 
@@ -179,8 +196,10 @@ def finish(
     work = _Model(certificate, window if math.isfinite(window) else _no_window(certificate))
     for row in np.flatnonzero(certificate.prices > 0):
         work.add_row(int(row))
+
     add_hint(work.model, work.nodes, hint if options.cp_sat.hints else None)
-    bound, budget = certificate.bound, options.cp_sat_work
+    bound = certificate.bound
+    budget = options.cp_sat_work
     for _ in range(_MAX_ROUNDS):
         solver = solver_of(options, budget)
         status = run(solver, work.model, (watch.enough - work.base) / work.unit)
@@ -200,6 +219,7 @@ def finish(
             return CpSatFinish(_with_margin(work, options, budget), bound)
         for row in violated:
             work.add_row(row)
+
     return CpSatFinish(None, bound)
 
 

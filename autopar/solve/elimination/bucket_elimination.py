@@ -41,7 +41,10 @@ class EliminationPlan:
 
     def fits(self, options: SolveOptions) -> bool:
         """Whether the options allow it."""
-        small = self.largest_entries <= options.max_table_entries and self.total_entries <= options.max_total_entries
+        small = (
+            self.largest_entries <= options.max_table_entries
+            and self.total_entries <= options.max_total_entries
+        )
         return small and self.work <= options.max_elimination_work
 
 
@@ -83,7 +86,9 @@ class Elimination:
         return tuple(choice)
 
 
-def plan_elimination(problem: Problem, most_entries: float = math.inf, *, by_fill: bool = False) -> EliminationPlan:
+def plan_elimination(
+    problem: Problem, most_entries: float = math.inf, *, by_fill: bool = False
+) -> EliminationPlan:
     """A greedy order, with its largest and total table entries and its additions.
 
     Always the node that leaves the smallest table, or, `by_fill`, of those that join the fewest others the one that
@@ -108,7 +113,10 @@ def plan_elimination(problem: Problem, most_entries: float = math.inf, *, by_fil
     cost = {v: rank(v) for v in range(len(counts))}
     queue = [(ranked, v) for v, ranked in cost.items()]
     heapify(queue)
-    order, largest, total, work = list[int](), 0, 0, 0.0
+    order = list[int]()
+    largest = 0
+    total = 0
+    work = 0.0
     while cost:
         ranked, v = heappop(queue)
         if cost.get(v) != ranked:  # it was put in again with another
@@ -118,7 +126,9 @@ def plan_elimination(problem: Problem, most_entries: float = math.inf, *, by_fil
         order.append(v)
         if table > most_entries:
             return EliminationPlan(tuple(order), table, total, work)
-        largest, total, work = max(largest, table), total + table, work + float(table) * counts[v] * len(near[v])
+        largest = max(largest, table)
+        total = total + table
+        work = work + float(table) * counts[v] * len(near[v])
         for u in near[v]:
             near[u] |= near[v]
             near[u] -= {u, v}
@@ -126,6 +136,7 @@ def plan_elimination(problem: Problem, most_entries: float = math.inf, *, by_fil
         for u in around:
             cost[u] = rank(u)
             heappush(queue, (cost[u], u))
+
     return EliminationPlan(tuple(order), largest, total, work)
 
 
@@ -145,7 +156,8 @@ def tables_of(problem: Problem) -> tuple[list[Floats], list[list[Table]]]:
 
     What an edge to a node of one strategy costs is the other's.
     """
-    costs, counts = list(problem.node_costs), problem.counts
+    costs = list(problem.node_costs)
+    counts = problem.counts
     tables: list[list[Table]] = [[] for _ in counts]
     for edge in problem.edges:
         if counts[edge.u] == 1:
@@ -156,6 +168,7 @@ def tables_of(problem: Problem) -> tuple[list[Floats], list[list[Table]]]:
             table = Table((edge.u, edge.v), edge.cost)
             tables[edge.u].append(table)
             tables[edge.v].append(table)
+
     return costs, tables
 
 
@@ -182,7 +195,10 @@ def eliminate(problem: Problem, plan: EliminationPlan) -> Elimination:
         buckets.append(Bucket(v, scope, mine, left))
         cost += float(left) if not scope else 0.0
         for u in scope:
-            tables[u] = [table for table in tables[u] if v not in table.scope] + [Table(scope, left)]
+            tables[u] = [table for table in tables[u] if v not in table.scope] + [
+                Table(scope, left)
+            ]
+
     return Elimination(counts, tuple(buckets), cost)
 
 
@@ -207,6 +223,7 @@ def exactly(problem: Problem, options: SolveOptions, *, at_last: bool = False) -
     """
     if problem.usages or (problem.edges and not options.elimination.bucket_elimination):
         return None
+
     plan = plan_elimination(problem, options.max_table_entries)
     if not plan.fits(options):
         if not at_last or not options.elimination.min_fill or len(problem.node_costs) > _FEW_NODES:
@@ -214,11 +231,18 @@ def exactly(problem: Problem, options: SolveOptions, *, at_last: bool = False) -
         plan = plan_elimination(problem, options.max_table_entries, by_fill=True)
         if not plan.fits(options) or plan.work > _MOST_WORK:
             return None
+
     try:
         choice, cost = minimise_exactly(problem, plan)
     except TimeUp:
         return None
-    return Answer(choice if np.isfinite(cost) else None, cost, cost, (Eliminate(plan.order),) if plan.order else ())
+
+    return Answer(
+        choice if np.isfinite(cost) else None,
+        cost,
+        cost,
+        (Eliminate(plan.order),) if plan.order else (),
+    )
 
 
 _FEW_NODES = 300  # their min-fill order is planned in hundredths of a second
@@ -233,7 +257,8 @@ def reduced(problem: Problem, options: SolveOptions) -> Reduction:
     """
     result = unchanged(problem).then(drop_slack).then(partial(reduce_alike, options=options))
     result = result.then(partial(reduce_cheaply, options=options.presolve))
-    return result.then(partial(contract_chains, options=options)).then(drop_forbidden)  # sums may forbid more
+    # sums may forbid more
+    return result.then(partial(contract_chains, options=options)).then(drop_forbidden)
 
 
 def reduced_fully(problem: Problem, options: SolveOptions) -> Reduction:

@@ -11,7 +11,16 @@ from collections.abc import Sequence
 import numpy as np
 
 from autopar._jit import compiled
-from autopar.solve.problem.factored_matrix import Ints, Matrix, Thin, matrix_of, pairs, thin, thinned, whole
+from autopar.solve.problem.factored_matrix import (
+    Ints,
+    Matrix,
+    Thin,
+    matrix_of,
+    pairs,
+    thin,
+    thinned,
+    whole,
+)
 from autopar.solve.problem.problem import Floats
 
 Axes = tuple[int, ...]
@@ -73,20 +82,31 @@ def _aligned(table: Floats, axes: Axes, ndim: int) -> Floats:
 
 
 def _min_sum(shape: tuple[int, ...], pieces: list[Floats]) -> Floats:
-    count, entries = pieces[0].shape[0], math.prod(shape)
+    count = pieces[0].shape[0]
+    entries = math.prod(shape)
     if count * entries <= _WHOLE_ENTRIES:
         total = pieces[0]
         for piece in pieces[1:]:
             total = total + piece
         return np.broadcast_to(total.min(axis=0), shape).copy()
-    if len(shape) == 2 and [piece.shape[1:] for piece in pieces] == [(1, 1), (shape[0], 1), (1, shape[1])]:
-        return whole(_product(pieces[0].ravel(), thinned(pieces[1][:, :, 0].T), thinned(pieces[2][:, 0].T)))
+
+    if len(shape) == 2 and [piece.shape[1:] for piece in pieces] == [
+        (1, 1),
+        (shape[0], 1),
+        (1, shape[1]),
+    ]:
+        return whole(
+            _product(pieces[0].ravel(), thinned(pieces[1][:, :, 0].T), thinned(pieces[2][:, 0].T))
+        )
+
     pieces = [np.ascontiguousarray(piece) for piece in pieces]
-    result, step = np.empty(shape), max(1, _BLOCK_ENTRIES * shape[0] // entries)
+    result = np.empty(shape)
+    step = max(1, _BLOCK_ENTRIES * shape[0] // entries)
     for start in range(0, shape[0], step):
         block = slice(start, start + step)
         parts = [piece[:, block] if piece.shape[1] > 1 else piece for piece in pieces]
         _min_sum_block(parts, result[block])
+
     return result
 
 

@@ -37,7 +37,8 @@ from autopar.solve.trws.dual import Certificate
 
 _MOST_PAIRS = 10_000  # strategies of a node that two become
 _ENTRIES = 6_000_000  # of all edges afterwards
-_FEW_LEFT, _SHARE_LEFT = 150_000, 0.4  # pairs that are not forbidden; of all that edges have
+_FEW_LEFT = 150_000
+_SHARE_LEFT = 0.4  # pairs that are not forbidden; of all that edges have
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,21 +60,29 @@ def joined(problem: Problem, pairs: Sequence[tuple[int, int]]) -> Reduction:
     """
     if not pairs:
         return unchanged(problem)
+
     partner = dict(pairs) | {v: u for u, v in pairs}
     between = {edge.u: edge for edge in problem.edges if partner.get(edge.u) == edge.v}
     between |= {edge.v: Edge(edge.v, edge.u, edge.cost.T) for edge in between.values()}
     gone = {v for _, v in pairs}
     stay = [v for v in range(len(problem.node_costs)) if v not in gone]
     place = {v: _Place(i, None) for i, v in enumerate(stay)}
-    costs, steps = list(problem.node_costs), list[tuple[int, int, Ints, Ints]]()
+    costs = list(problem.node_costs)
+    steps = list[tuple[int, int, Ints, Ints]]()
     for u, v in pairs:
         s, t = (ids.astype(np.intp) for ids in np.nonzero(np.isfinite(between[u].cost)))
         costs[u] = costs[u][s] + costs[v][t] + between[u].cost[s, t]
         place[u], place[v] = _Place(place[u].node, s), _Place(place[u].node, t)
         steps.append((u, v, s, t))
-    edges = tuple(_moved(edge, place[edge.u], place[edge.v]) for edge in problem.edges if partner.get(edge.u) != edge.v)
+
+    edges = tuple(
+        _moved(edge, place[edge.u], place[edge.v])
+        for edge in problem.edges
+        if partner.get(edge.u) != edge.v
+    )
     usages = tuple(
-        Usage(place[use.node].node, use.start, use.stop, place[use.node].of(use.size_bytes)) for use in problem.usages
+        Usage(place[use.node].node, use.start, use.stop, place[use.node].of(use.size_bytes))
+        for use in problem.usages
     )
     smaller = derived(tuple(costs[v] for v in stay), edges, usages, problem.usage_limit)
     places = [place[v] for v in range(len(problem.node_costs))]
@@ -109,7 +118,10 @@ def cycles_merged(problem: Problem, cycles: Sequence[frozenset[int]], upper: flo
     left = unchanged(problem)
     while pairs := [] if is_up() else _on_cycles(left.problem, cycles):
         gone = {v for _, v in pairs}
-        name = {v: i for i, v in enumerate(v for v in range(len(left.problem.node_costs)) if v not in gone)}
+        name = {
+            v: i
+            for i, v in enumerate(v for v in range(len(left.problem.node_costs)) if v not in gone)
+        }
         cycles = [frozenset(name[v] for v in cycle if v not in gone) for cycle in cycles]
         left = left.then(partial(joined, pairs=pairs)).then(merge_parallel)
         left = left.then(partial(pairs_fixed_in_place, upper=upper)).then(drop_forbidden)
@@ -118,23 +130,31 @@ def cycles_merged(problem: Problem, cycles: Sequence[frozenset[int]], upper: flo
 
 def _on_cycles(problem: Problem, cycles: Sequence[frozenset[int]]) -> list[tuple[int, int]]:
     """Pairs of nodes, no node in two of them, side by side on frustrated cycles: those of few pairs first."""
-    counts, near = problem.counts, [dict[int, Floats]() for _ in problem.node_costs]
+    counts = problem.counts
+    near = [dict[int, Floats]() for _ in problem.node_costs]
     for edge in problem.edges:
         near[edge.u][edge.v] = near[edge.v][edge.u] = edge.cost
+
     entries = [counts[v] * sum(counts[u] for u in around) for v, around in enumerate(near)]
-    total, found, used = sum(entries) // 2, list[tuple[int, int, int]](), set[int]()
+    total = sum(entries) // 2
+    found = list[tuple[int, int, int]]()
+    used = set[int]()
     for cycle in cycles:
         on = _without_leaves({v: near[v].keys() & cycle for v in cycle})
         pairs = ((u, v) for u in sorted(on) for v in sorted(on[u]) if u < v)
         found += [(int(np.isfinite(near[u][v]).sum()), u, v) for u, v in pairs]
+
     chosen = list[tuple[int, int]]()
     for count, u, v in sorted(found):
         around = (near[u].keys() | near[v].keys()) - {u, v}
-        more = count * sum(counts[w] for w in around) - entries[u] - entries[v] + counts[u] * counts[v]
+        more = (
+            count * sum(counts[w] for w in around) - entries[u] - entries[v] + counts[u] * counts[v]
+        )
         if 0 < count <= _MOST_PAIRS and total + more <= _ENTRIES and not used & {u, v}:
             chosen.append((u, v))
             used |= {u, v}
             total += more
+
     return chosen
 
 
@@ -202,16 +222,24 @@ def _has_cycle(nodes: frozenset[int], edges: Sequence[tuple[int, int]]) -> bool:
 def _left(certificate: Certificate, window: float) -> list[_PairTable]:
     """Costs above the bound of the strategies and pairs of strategies that the window leaves beside one another."""
     keep = [np.flatnonzero(excess <= window) for excess in certificate.excess]
-    nodes = [(cost - cost.min())[ids] for cost, ids in zip(certificate.node_costs, keep, strict=True)]
-    ends, edges = list[tuple[int, int]](), list[Floats]()
+    nodes = [
+        (cost - cost.min())[ids] for cost, ids in zip(certificate.node_costs, keep, strict=True)
+    ]
+    ends = list[tuple[int, int]]()
+    edges = list[Floats]()
     for edge, (to_u, to_v) in zip(certificate.problem.edges, certificate.messages, strict=True):
-        s, t = keep[edge.u], keep[edge.v]
+        s = keep[edge.u]
+        t = keep[edge.v]
         ends.append((edge.u, edge.v))
         edges.append(edge.cost[s[:, None], t] - to_u[s][:, None] - to_v[t])
+
     for _ in range(_PASSES):
         nodes, edges = _beside(nodes, ends, edges, window)
+
     alone = [_PairTable((v,), cost, frozenset((v,))) for v, cost in enumerate(nodes)]
-    return alone + [_PairTable(pair, cost, frozenset(pair)) for pair, cost in zip(ends, edges, strict=True)]
+    return alone + [
+        _PairTable(pair, cost, frozenset(pair)) for pair, cost in zip(ends, edges, strict=True)
+    ]
 
 
 def _beside(
@@ -223,13 +251,16 @@ def _beside(
     for (u, v), (rows, columns) in zip(ends, least, strict=True):
         beyond[u] += rows
         beyond[v] += columns
+
     stay = [cost <= window for cost in beyond]
     left = list[Floats]()
     for (u, v), cost, (rows, columns) in zip(ends, edges, least, strict=True):
-        s, t = stay[u], stay[v]
+        s = stay[u]
+        t = stay[v]
         over = cost[s][:, t]
         most = window - (beyond[u][s] - rows[s])[:, None] - (beyond[v][t] - columns[t])
         left.append(np.where(over > most, np.inf, over))
+
     return [cost[mask] for cost, mask in zip(nodes, stay, strict=True)], left
 
 
@@ -242,7 +273,9 @@ def _few(tables: Sequence[_PairTable], nodes: frozenset[int], window: float) -> 
     return nodes
 
 
-def _met(tables: Sequence[_PairTable], nodes: frozenset[int], window: float) -> frozenset[int] | None:
+def _met(
+    tables: Sequence[_PairTable], nodes: frozenset[int], window: float
+) -> frozenset[int] | None:
     """Those of the nodes that a table with nothing within the window was made of, the first met; None: there is none.
 
     Where a table would be too large, a node goes from some of its tables apart from the others, which may fit together
@@ -251,7 +284,8 @@ def _met(tables: Sequence[_PairTable], nodes: frozenset[int], window: float) -> 
     of = _by_node(tables, nodes)
     counts = {v: len(of[v][0].cost) for v in nodes}
     size = {v: _size(counts, of[v]) for v in nodes}
-    queue, made = [(entries, v) for v, entries in size.items()], MinSum()
+    queue = [(entries, v) for v, entries in size.items()]
+    made = MinSum()
     heapify(queue)
     while size and not is_up():
         entries, v = heappop(queue)
@@ -273,6 +307,7 @@ def _met(tables: Sequence[_PairTable], nodes: frozenset[int], window: float) -> 
             of[u] = [table for table in of[u] if v not in table.scope]
             size[u] = _size(counts, of[u])
             heappush(queue, (size[u], u))
+
     return None
 
 
@@ -304,7 +339,9 @@ def _groups(counts: Mapping[int, int], tables: Sequence[_PairTable]) -> list[lis
     return groups
 
 
-def _without(v: int, counts: Mapping[int, int], tables: Sequence[_PairTable], made: MinSum) -> _PairTable:
+def _without(
+    v: int, counts: Mapping[int, int], tables: Sequence[_PairTable], made: MinSum
+) -> _PairTable:
     """What a node leaves that goes from the sum of tables: by the nodes with a choice, as arrays have few axes."""
     scope = tuple(sorted({u for table in tables for u in table.scope if counts[u] > 1} - {v}))
     axis = {u: i for i, u in enumerate(scope)} | {v: -1}

@@ -46,17 +46,26 @@ def pairs_fixed(certificate: Certificate, window: float) -> Reduction:
     Raises:
       Infeasible: if a node loses all its strategies.
     """
-    problem, (prices, messages) = certificate.problem, certificate.parts()
+    problem = certificate.problem
+    (prices, messages) = certificate.parts()
     alone = unchanged(derived(problem.node_costs, (), problem.usages, problem.usage_limit))
     keep = certificate.keep(window)
-    left = alone.then(partial(restrict, keep=keep, because=lambda ids: Exceed(ids, prices, _UNMOVED)))
+    left = alone.then(
+        partial(restrict, keep=keep, because=lambda ids: Exceed(ids, prices, _UNMOVED))
+    )
     if not all(mask.any() for mask in keep):
         raise Infeasible("no choice lies within the window", witness=(Pass(messages), *left.steps))
+
     costs, moved = _moved(problem, certificate.messages, keep)
     priced = [cost[mask] for cost, mask in zip(certificate.node_costs, keep, strict=True)]
     edges, bars = _without_dear(priced, *moved, window + rounding_error(certificate))
     smaller = derived(tuple(costs), edges, left.problem.usages, problem.usage_limit)
-    return Reduction(smaller, 0.0, left.lift, (Pass(messages), *left.steps, *((Bar(bars, prices),) if bars else ())))
+    return Reduction(
+        smaller,
+        0.0,
+        left.lift,
+        (Pass(messages), *left.steps, *((Bar(bars, prices),) if bars else ())),
+    )
 
 
 def pairs_fixed_in_place(problem: Problem, upper: float) -> Reduction:
@@ -67,14 +76,22 @@ def pairs_fixed_in_place(problem: Problem, upper: float) -> Reduction:
     """
     pool = np.concatenate([np.zeros(0), *(edge.cost.ravel() for edge in problem.edges)])
     parts = np.split(pool, np.cumsum([edge.cost.size for edge in problem.edges])[:-1])
-    moved = [Edge(e.u, e.v, part.reshape(e.cost.shape)) for e, part in zip(problem.edges, parts, strict=False)]
-    lows = [float(cost.min()) for cost in (*problem.node_costs, *(edge.cost for edge in problem.edges))]
-    bound, error = sum(lows), _ROUNDING * (sum(map(abs, lows)) + abs(upper))
+    moved = [
+        Edge(e.u, e.v, part.reshape(e.cost.shape))
+        for e, part in zip(problem.edges, parts, strict=False)
+    ]
+    lows = [
+        float(cost.min()) for cost in (*problem.node_costs, *(edge.cost for edge in problem.edges))
+    ]
+    bound = sum(lows)
+    error = _ROUNDING * (sum(map(abs, lows)) + abs(upper))
     if bound > upper + error:
         raise Infeasible("no choice lies within the window", witness=(Pass(_UNMOVED),))
+
     edges, bars = _without_dear(problem.node_costs, moved, pool, upper - bound + error)
     if not bars:
         return unchanged(problem)
+
     left = derived(problem.node_costs, edges, problem.usages, problem.usage_limit)
     return Reduction(left, 0.0, lambda choice: choice, (Bar(bars, FREE),))
 
@@ -85,11 +102,14 @@ def sampled(certificate: Certificate, most: int = _SAMPLE) -> tuple[Floats, floa
     stride = max(1, total // most)
     values: list[Floats] = []
     for e in range(0, len(certificate.messages), stride):
-        edge, (to_u, to_v) = certificate.problem.edges[e], certificate.messages[e]
+        edge = certificate.problem.edges[e]
+        (to_u, to_v) = certificate.messages[e]
         over = part(edge.matrix) - to_u[:, None] - to_v
         over -= over.min()
-        u, v = certificate.excess[edge.u] - over.min(axis=1), certificate.excess[edge.v] - over.min(axis=0)
+        u = certificate.excess[edge.u] - over.min(axis=1)
+        v = certificate.excess[edge.v] - over.min(axis=0)
         values.append((over + u[:, None] + v).ravel())
+
     found = np.concatenate([np.zeros(0), *values])
     return found, total / len(found) if len(found) else 1.0
 
@@ -105,13 +125,18 @@ def _moved(
 ) -> tuple[list[Floats], tuple[list[Edge], Floats]]:
     """Nodes' costs and edges after what is left of the messages went from edges to nodes; all edges' entries."""
     index = [np.flatnonzero(mask) for mask in keep]
-    costs, edges, at = [cost[ids] for cost, ids in zip(problem.node_costs, index, strict=True)], list[Edge](), 0
+    costs = [cost[ids] for cost, ids in zip(problem.node_costs, index, strict=True)]
+    edges = list[Edge]()
+    at = 0
     pool = np.empty(sum(len(index[edge.u]) * len(index[edge.v]) for edge in problem.edges))
     for edge, (to_u, to_v) in zip(problem.edges, messages, strict=True):
-        rows, columns = index[edge.u], index[edge.v]
-        some_rows, some_columns = len(rows) < len(to_u), len(columns) < len(to_v)
+        rows = index[edge.u]
+        columns = index[edge.v]
+        some_rows = len(rows) < len(to_u)
+        some_columns = len(columns) < len(to_v)
         cost = part(edge.matrix, rows if some_rows else None, columns if some_columns else None)
-        to_u, to_v = to_u[rows] if some_rows else to_u, to_v[columns] if some_columns else to_v
+        to_u = to_u[rows] if some_rows else to_u
+        to_v = to_v[columns] if some_columns else to_v
         costs[edge.u] += to_u
         costs[edge.v] += to_v
         left = pool[at : at + cost.size].reshape(cost.shape)
@@ -119,6 +144,7 @@ def _moved(
         left -= to_v
         edges.append(Edge(edge.u, edge.v, left))
         at += left.size
+
     return costs, (edges, pool)
 
 
@@ -136,19 +162,28 @@ def _without_dear(
     gone = np.zeros(len(pool), dtype=np.bool_)
     least = np.empty(int((start[ends + 1] - start[ends]).sum()))
     fix_dear(start, ends, place, pool, beyond, least, most, gone)
-    left, bars = list[Edge](), dict[tuple[int, int], Bits]()
+    left = list[Edge]()
+    bars = dict[tuple[int, int], Bits]()
     for edge, (first, last) in zip(edges, pairwise(place.tolist()), strict=True):
         bits = gone[first:last]
         if bits.any():
             bars[edge.u, edge.v] = np.packbits(bits)
             edge = Edge(edge.u, edge.v, pool[first:last].reshape(edge.cost.shape))
         left.append(edge)
+
     return tuple(left), bars
 
 
 @compiled
 def fix_dear(
-    start: Ints, ends: Ints, place: Ints, pool: Floats, beyond: Floats, least: Floats, most: float, gone: Bools
+    start: Ints,
+    ends: Ints,
+    place: Ints,
+    pool: Floats,
+    beyond: Floats,
+    least: Floats,
+    most: float,
+    gone: Bools,
 ) -> None:
     """Puts infinity, and `gone`, where a pair of edge e, pool[place[e] ...] between ends[e], costs more than `most`.
 
@@ -158,9 +193,11 @@ def fix_dear(
     lows = np.empty(len(ends))
     for e in range(len(ends)):
         u, v = ends[e]
-        tall, wide = start[u + 1] - start[u], start[v + 1] - start[v]
+        tall = start[u + 1] - start[u]
+        wide = start[v + 1] - start[v]
         cost = pool[place[e] : place[e + 1]].reshape(tall, wide)
-        rows, columns = least[at : at + tall], least[at + tall : at + tall + wide]
+        rows = least[at : at + tall]
+        columns = least[at + tall : at + tall + wide]
         columns[:] = np.inf
         for s in range(tall):
             row = cost[s]
@@ -175,15 +212,20 @@ def fix_dear(
         beyond[start[u] : start[u + 1]] += rows
         beyond[start[v] : start[v + 1]] += columns
         at += tall + wide
+
     at = 0
     for e in range(len(ends)):
         u, v = ends[e]
-        tall, wide = start[u + 1] - start[u], start[v + 1] - start[v]
-        cost, bits = pool[place[e] : place[e + 1]].reshape(tall, wide), gone[place[e] : place[e + 1]]
+        tall = start[u + 1] - start[u]
+        wide = start[v + 1] - start[v]
+        cost = pool[place[e] : place[e + 1]].reshape(tall, wide)
+        bits = gone[place[e] : place[e + 1]]
         rows = beyond[start[u] : start[u + 1]] - least[at : at + tall]
         columns = beyond[start[v] : start[v + 1]] - least[at + tall : at + tall + wide]
         for s in range(tall):
-            row, goes, limit = cost[s], bits[s * wide : (s + 1) * wide], most + lows[e] - rows[s]
+            row = cost[s]
+            goes = bits[s * wide : (s + 1) * wide]
+            limit = most + lows[e] - rows[s]
             for t in range(wide):
                 goes[t] = row[t] < np.inf and not (row[t] + columns[t] <= limit)
             for t in range(wide):

@@ -29,7 +29,9 @@ class Met:
 
 def met_as(problem: Problem, choice: Choice) -> Met:
     """A choice of a whole problem."""
-    return Met(np.array(choice, dtype=np.intp), objective(problem, choice), peak(problem, choice), _same)
+    return Met(
+        np.array(choice, dtype=np.intp), objective(problem, choice), peak(problem, choice), _same
+    )
 
 
 def _same(choice: Ints) -> Choice:
@@ -58,7 +60,8 @@ class Pareto:
         first = last = bisect_left(self._peaks, new.peak)
         while last < len(self.met) and self.met[last].cost >= new.cost:
             last += 1
-        self.met[first:last], self._peaks[first:last] = [new], [new.peak]
+        self.met[first:last] = [new]
+        self._peaks[first:last] = [new.peak]
 
     def best(self, limit: float) -> Met | None:
         """The cheapest within a limit; None if none is."""
@@ -76,6 +79,8 @@ class Pareto:
         """
         kept = self.by_peak()
         while len(kept) > max(2, count):
-            ratios = [kept[n + 1].peak / max(kept[n - 1].peak, 1.0) for n in range(1, len(kept) - 1)]
+            ratios = [
+                kept[n + 1].peak / max(kept[n - 1].peak, 1.0) for n in range(1, len(kept) - 1)
+            ]
             del kept[1 + ratios.index(min(ratios))]
         return kept

@@ -26,22 +26,43 @@ from autopar.solve.presolve.reduce import merge_usages, reduce_cheaply
 from autopar.solve.presolve.variable_elimination import contract_chains
 from autopar.solve.primal.path_relinking import PathRelinking
 from autopar.solve.problem.options import SolveOptions
-from autopar.solve.problem.problem import Floats, Problem, Solution, dearest, derived, objective, peak
+from autopar.solve.problem.problem import (
+    Floats,
+    Problem,
+    Solution,
+    dearest,
+    derived,
+    objective,
+    peak,
+)
 from autopar.solve.problem.reduction import Choice, Ints, unchanged
 from autopar.solve.problem.rows import memory_rows
 from autopar.solve.problem.verifier import TOLERANCE, verify_choice
 from autopar.solve.trws.dual import Dual, State
 from autopar.solve.trws.kernels import cost_of
 
-_FIRST_SWEEPS, _MOST_FIRST, _RISE = 10, 6, 2e-3  # without prices; so often, while the bound rises by this share
-_UPDATES, _SWEEPS = 2, 3  # of the shares at each sum of prices; sweeps after each
-_UP, _MOST_UP = 4.0, 8  # times the sum, while choices get smaller; at most so often
-_SMALLER, _PATIENCE = 0.98, 2  # of the least peak: what counts as smaller, and how often it may not be
-_DOWN, _FEW_DOWN, _MOST_DOWN = 1.9, 6.0, 30  # the sum over the next, few lines being kept; at most so often
-_SHORT, _APART, _LEAST_SHARE = 4e-3, 1.1, 1e-12  # of the cost: what is filled; of sums of prices; of one price in them
-_NEARLY, _LITTLE = 2.5e-3, 0.1  # of the cost: what a bound has to rise by, what memory may cost, where prices end
-_SHARPNESS, _FORGOTTEN, _RECENT = 24.0, 0.91, 0.66  # of the weights of rows; of them, a step; of the use, the last
-_MOST_LINES, _MOST_NUMBERS = 32, 1 << 26  # that are kept; of all messages in them
+_FIRST_SWEEPS = 10
+_MOST_FIRST = 6
+_RISE = 2e-3  # without prices; so often, while the bound rises by this share
+_UPDATES = 2
+_SWEEPS = 3  # of the shares at each sum of prices; sweeps after each
+_UP = 4.0
+_MOST_UP = 8  # times the sum, while choices get smaller; at most so often
+_SMALLER = 0.98
+_PATIENCE = 2  # of the least peak: what counts as smaller, and how often it may not be
+_DOWN = 1.9
+_FEW_DOWN = 6.0
+_MOST_DOWN = 30  # the sum over the next, few lines being kept; at most so often
+_SHORT = 4e-3
+_APART = 1.1
+_LEAST_SHARE = 1e-12  # of the cost: what is filled; of sums of prices; of one price in them
+_NEARLY = 2.5e-3
+_LITTLE = 0.1  # of the cost: what a bound has to rise by, what memory may cost, where prices end
+_SHARPNESS = 24.0
+_FORGOTTEN = 0.91
+_RECENT = 0.66  # of the weights of rows; of them, a step; of the use, the last
+_MOST_LINES = 32
+_MOST_NUMBERS = 1 << 26  # that are kept; of all messages in them
 _ROUNDING = 1e-13  # of the costs and prices that a bound is the difference of
 
 
@@ -62,7 +83,11 @@ class Line:
 
     def proven(self, limit: float) -> float:
         """The height of the line at a limit, less what may be rounding: where prices are high, small is large."""
-        scale = abs(self.state.bound) + self.slope * limit if np.isfinite(limit) else abs(self.state.bound)
+        scale = (
+            abs(self.state.bound) + self.slope * limit
+            if np.isfinite(limit)
+            else abs(self.state.bound)
+        )
         return self.at(limit) - _ROUNDING * scale
 
     @property
@@ -83,8 +108,12 @@ class DualCurve:
     passes = 2, 2
     """Forests at each line's prices: from what is decoded there, from the best choice of the line before."""
 
-    def __init__(self, problem: Problem, options: SolveOptions, wanted: Callable[[], bool] = lambda: True) -> None:
-        self.problem, self.options, self.wanted = _within(problem, 0.0), options, wanted
+    def __init__(
+        self, problem: Problem, options: SolveOptions, wanted: Callable[[], bool] = lambda: True
+    ) -> None:
+        self.problem = _within(problem, 0.0)
+        self.options = options
+        self.wanted = wanted
         cheaply = unchanged(self.problem).then(partial(reduce_cheaply, options=options.presolve))
         self.reduction = cheaply.then(merge_usages).then(partial(contract_chains, options=options))
         self.rows = memory_rows(self.reduction.problem)
@@ -98,6 +127,7 @@ class DualCurve:
         self._relinkings = 0  # each draws other forests
         self._settle()
         self._note()
+
         self._use = self._decoded()
 
     def draw(self) -> None:
@@ -107,10 +137,12 @@ class DualCurve:
 
     def prove(self) -> None:
         """Proves bounds for all limits; meets the choices that are decoded on the way."""
-        most, scale = float(self._use.max(initial=0.0)), abs(self._lines[0].state.bound + self.reduction.offset) or 1.0
+        most = float(self._use.max(initial=0.0))
+        scale = abs(self._lines[0].state.bound + self.reduction.offset) or 1.0
         if not most:
             return
-        highest, self._rising = self._climb(scale / most), len(self._lines)
+        highest = self._climb(scale / most)
+        self._rising = len(self._lines)
         self._sink(highest, most)
         if self.options.parametric.filling:
             self._fill(scale)
@@ -152,15 +184,22 @@ class DualCurve:
     def solved(self, met: Met) -> Solution:
         """A choice of the whole problem, without a bound."""
         choice = met.whole
-        return Solution(choice, objective(self.problem, choice), -np.inf, peak(self.problem, choice))
+        return Solution(
+            choice, objective(self.problem, choice), -np.inf, peak(self.problem, choice)
+        )
 
     def bounded(self, solution: Solution, limit: float) -> Solution:
         """A choice within the limit, with the limit's bound and its witness; verified but for the witness."""
-        held, cost = self._highest(limit), solution.objective
+        held = self._highest(limit)
+        cost = solution.objective
         certificate = self.dual.certificate(held.state)
-        bound = min(certificate.bound - held.slope * limit, held.proven(limit)) + self.reduction.offset
+        bound = (
+            min(certificate.bound - held.slope * limit, held.proven(limit)) + self.reduction.offset
+        )
         bound = cost if bound >= cost - TOLERANCE * abs(cost) else bound
-        found = replace(solution, lower_bound=bound, witness=self.reduction.steps + certificate.proof())
+        found = replace(
+            solution, lower_bound=bound, witness=self.reduction.steps + certificate.proof()
+        )
         verify_choice(_within(self.problem, limit), found)
         return found
 
@@ -177,7 +216,9 @@ class DualCurve:
 
     def _climb(self, price: float) -> float:
         """Higher and higher prices until choices get no smaller: the sum after the last that made them smaller."""
-        least, waited, best = np.inf, 0, price
+        least = np.inf
+        waited = 0
+        best = price
         for _ in range(_MOST_UP):
             self._step(price)
             now = min((met.peak for met in self._pareto.met), default=np.inf)
@@ -195,7 +236,8 @@ class DualCurve:
             if not self.wanted():
                 return
             self._step(price)
-            before, now = self._lines[-2].at(most), self._lines[-1].at(most)
+            before = self._lines[-2].at(most)
+            now = self._lines[-1].at(most)
             scale = abs(now + self.reduction.offset)
             if now - before <= _NEARLY * scale and price * most <= _LITTLE * scale:
                 return
@@ -204,9 +246,14 @@ class DualCurve:
     def _fill(self, scale: float) -> None:
         """Prices between those of lines that meet far below the curve, which is convex, as a share of `scale`."""
         tried = set[float]()
+
         while len(self._lines) < self._room and self.wanted():
-            gaps = [(short, price, line) for short, price, line in self._corners() if price not in tried]
-            short, price, line = max(gaps, key=lambda gap: gap[0], default=(0.0, 0.0, self._lines[0]))
+            gaps = [
+                (short, price, line) for short, price, line in self._corners() if price not in tried
+            ]
+            short, price, line = max(
+                gaps, key=lambda gap: gap[0], default=(0.0, 0.0, self._lines[0])
+            )
             if short <= _SHORT * scale:
                 return
             tried.add(price)
@@ -225,7 +272,9 @@ class DualCurve:
 
         The chord is that between the middles of both.
         """
-        lines = sorted((line for line in self._lines if line.slope > 0), key=lambda line: -line.slope)
+        lines = sorted(
+            (line for line in self._lines if line.slope > 0), key=lambda line: -line.slope
+        )
         found: list[tuple[float, float, Line]] = []
         for steep, flat in pairwise(lines):
             wide = flat.middle - steep.middle
@@ -235,6 +284,7 @@ class DualCurve:
                 short = steep.at(steep.middle) - price * (meet - steep.middle) - steep.at(meet)
                 if flat.slope < price < steep.slope:
                     found.append((short, price, steep))
+
         return found
 
     def _step(self, price: float) -> None:
@@ -245,7 +295,9 @@ class DualCurve:
             for _ in range(_SWEEPS):
                 self.dual.sweep()
             self._use = (1 - _RECENT) * self._use + _RECENT * self._decoded()
-            self._weights = _FORGOTTEN * self._weights + _SHARPNESS * (self._use / (self._use.max() or 1.0) - 1)
+            self._weights = _FORGOTTEN * self._weights + _SHARPNESS * (
+                self._use / (self._use.max() or 1.0) - 1
+            )
         self._note()
 
     def _relink(self, lines: Sequence[Line]) -> None:
@@ -276,7 +328,8 @@ class DualCurve:
         if not np.isfinite(cost) and self.options.trws.consistent_decoding:
             allowed = self.dual.decode_allowed()
             choice, cost = (choice, cost) if allowed is None else (allowed, self._cost_of(allowed))
-        used, ranked = self.dual.used(choice), choice[self.dual.order]
+        used = self.dual.used(choice)
+        ranked = choice[self.dual.order]
         self._seen[self.dual.flat.start[:-1] + ranked] = True
         if np.isfinite(cost):
             whole = cost + self.reduction.offset

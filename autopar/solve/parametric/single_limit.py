@@ -17,10 +17,15 @@ from autopar.solve.parametric.dual_curve import DualCurve, Line
 from autopar.solve.problem.options import SolveOptions
 from autopar.solve.problem.problem import Problem
 
-_FIRST = 1 / 256  # of the sum of prices at which memory costs as much as all else: where prices begin
-_UP, _MOST_UP, _MORE_UP = 4.0, 14, 1  # times the sum of prices; until choices keep within the limit, and from there on
-_DOWN, _LITTLE = 3.0, 1e-3  # the sum over the next; of the first: where prices end
-_HALVES, _APART = 6, 1.05  # of the way between two sums of prices, as ratios; what is close enough
+# of the sum of prices at which memory costs as much as all else: where prices begin
+_FIRST = 1 / 256
+_UP = 4.0
+_MOST_UP = 14
+_MORE_UP = 1  # times the sum of prices; until choices keep within the limit, and from there on
+_DOWN = 3.0
+_LITTLE = 1e-3  # the sum over the next; of the first: where prices end
+_HALVES = 6
+_APART = 1.05  # of the way between two sums of prices, as ratios; what is close enough
 _NEARLY_LEAST = 1.01  # of what is proven of all peaks
 _FALLS = 3  # of the bound, one after another
 _FEWEST = 8  # lines that are kept
@@ -33,7 +38,9 @@ class Focus(DualCurve):
 
     passes = 12, 6  # its lines are few
 
-    def __init__(self, problem: Problem, options: SolveOptions, wanted: Callable[[], bool] = lambda: True) -> None:
+    def __init__(
+        self, problem: Problem, options: SolveOptions, wanted: Callable[[], bool] = lambda: True
+    ) -> None:
         self._limit = 0.0
         super().__init__(problem, options, wanted)
         self._most = float(self._use.max(initial=0.0))  # the peak of what is decoded without prices
@@ -56,7 +63,9 @@ class Focus(DualCurve):
         for _ in range(_MIXES):
             self._relink(lines[max(0, within - _BESIDE) : within + _BESIDE])
             best = self.best(limit)
-            is_near = best is not None and self.bound(limit) >= best.cost * (1 - self.options.gap_tolerance)
+            is_near = best is not None and self.bound(limit) >= best.cost * (
+                1 - self.options.gap_tolerance
+            )
             if is_near or not self.wanted():
                 return
 
@@ -68,7 +77,9 @@ class Focus(DualCurve):
 
     def _priced(self) -> list[Line]:
         """The lines that have prices, the highest first."""
-        return sorted((line for line in self._lines if line.slope > 0), key=lambda line: -line.slope)
+        return sorted(
+            (line for line in self._lines if line.slope > 0), key=lambda line: -line.slope
+        )
 
     def _is_above(self, limit: float) -> bool:
         """Whether none of the choices decoded at prices are as small."""
@@ -76,7 +87,8 @@ class Focus(DualCurve):
 
     def _sink_to(self, limit: float) -> None:
         """Up to prices at which choices are small, and down to where they exceed the limit."""
-        price, more = max((line.slope for line in self._priced()), default=self._first / _UP), 1 + _MORE_UP
+        price = max((line.slope for line in self._priced()), default=self._first / _UP)
+        more = 1 + _MORE_UP
         for _ in range(_MOST_UP):
             price *= _UP
             self._step(price)
@@ -97,7 +109,8 @@ class Focus(DualCurve):
 
     def _is_refused(self, limit: float) -> bool:
         """Whether it is proven that no choice keeps within the limit, and a choice of about the least peak is met."""
-        least, met = self.least_peak, self.choices()
+        least = self.least_peak
+        met = self.choices()
         return least > limit and bool(met) and met[0].peak <= _NEARLY_LEAST * least
 
     def _is_vain(self, limit: float) -> bool:
@@ -108,12 +121,16 @@ class Focus(DualCurve):
     @property
     def _first(self) -> float:
         """The sum of prices to begin with: messages follow small steps, and lose their way where prices jump."""
-        return _FIRST * (abs(self._lines[0].state.bound + self.reduction.offset) or 1.0) / self._most
+        return (
+            _FIRST * (abs(self._lines[0].state.bound + self.reduction.offset) or 1.0) / self._most
+        )
 
     def _halve(self, limit: float) -> None:
         """Prices between those at which choices exceed the limit and those at which they do not."""
         for _ in range(_HALVES):
-            high = min((line.slope for line in self._priced() if line.middle <= limit), default=np.inf)
+            high = min(
+                (line.slope for line in self._priced() if line.middle <= limit), default=np.inf
+            )
             low = max((line.slope for line in self._priced() if line.middle > limit), default=0.0)
             if high == np.inf or not low or high <= _APART * low or not self.wanted():
                 return

@@ -21,7 +21,8 @@ from autopar.solve.problem.reduction import Bools, Choice, Ints
 from autopar.solve.trws.arrays import Flat, per_edge, with_per_edge
 from autopar.solve.trws.ascent import Answer, Ascent, better, is_closed
 
-_MORE, _LITTLE = 3.0, 1e-4  # times as much, and a share of the cost: gaps that are alike
+_MORE = 3.0
+_LITTLE = 1e-4  # times as much, and a share of the cost: gaps that are alike
 _PERIODS = (1, 2, 3)  # layers: elimination may leave every second one as it is not the others
 _FAR = 4  # layers: what an edge joins that are farther apart are not alike by how far they are
 _MORE_LAYERS = 4  # stay where few do not tell: about as many as have to anyway
@@ -57,11 +58,15 @@ class Shortened:
 
         Of choices that cost the same one is the best then, and in every layer alike.
         """
-        little, known = _TIE * sum(abs(float(cost.min())) for cost in self.problem.node_costs), dict[int, Floats]()
+        little = _TIE * sum(abs(float(cost.min())) for cost in self.problem.node_costs)
+        known = dict[int, Floats]()
         for place, cost in zip(self.places.tolist(), self.problem.node_costs, strict=True):
             if place not in known:
                 known[place] = little * np.random.default_rng(place).random(len(cost))
-        costs = (c + known[place] for c, place in zip(self.problem.node_costs, self.places.tolist(), strict=True))
+        costs = (
+            c + known[place]
+            for c, place in zip(self.problem.node_costs, self.places.tolist(), strict=True)
+        )
         return derived(tuple(costs), self.problem.edges)
 
     def messages(self, flat: Flat, short: list[tuple[Floats, Floats]]) -> Floats:
@@ -92,8 +97,10 @@ class _Arcs:
         """Those of a problem."""
         u, v = problem.ends.T
         is_up = layer[u] >= layer[v]
-        at, to = np.arange(len(u)), is_up.astype(np.intp)
-        low, high = problem.ends[at, to], problem.ends[at, 1 - to]
+        at = np.arange(len(u))
+        to = is_up.astype(np.intp)
+        low = problem.ends[at, to]
+        high = problem.ends[at, 1 - to]
         apart = layer[high] - layer[low]
         is_far = (layer[low] < 0) | (apart > _FAR)
         return cls(low, high, np.where(is_far, 0, apart), is_far, is_up)
@@ -134,16 +141,19 @@ def _beside(problem: Problem, layers: Ints) -> tuple[Ints, Ints]:
                 beside.setdefault(v, []).append((known[u], int(place[u])))
         near = [(u, v) for u, v in near if known[u] < 0 or known[v] < 0]
         fresh = int(place.max(initial=-1)) + 1
-        names, taken = dict[tuple[object, ...], int](), dict[tuple[object, ...], int]()
+        names = dict[tuple[object, ...], int]()
+        taken = dict[tuple[object, ...], int]()
         for v, others in sorted(beside.items()):
             low = min(others)[0]
             if max(others)[0] - low <= 1:
                 look = (problem.counts[v], *sorted((at - low, other) for at, other in others))
                 twin = taken.get((low, look), 0)  # several may look alike: in order
                 taken[low, look] = twin + 1
-                layer[v], place[v] = low, fresh + names.setdefault((twin, look), len(names))
+                layer[v] = low
+                place[v] = fresh + names.setdefault((twin, look), len(names))
         if not beside:
             break
+
     return place, layer
 
 
@@ -152,7 +162,9 @@ def _looks(arcs: _Arcs, place: Ints, layer: Ints, counts: Ints) -> Ints:
     none = np.zeros_like(layer)
     nodes = np.stack([layer, none, place, counts, none], axis=1)
     others = np.where(arcs.is_far, -1 - arcs.low, place[arcs.low])
-    edges = np.stack([layer[arcs.high], 1 + arcs.is_up, place[arcs.high], others, arcs.apart], axis=1)
+    edges = np.stack(
+        [layer[arcs.high], 1 + arcs.is_up, place[arcs.high], others, arcs.apart], axis=1
+    )
 
     rows = np.concatenate([nodes, edges])
     rows = rows[np.lexsort(rows.T[::-1])]
@@ -166,16 +178,21 @@ def _cuts(looks: Ints, band: int, more: int) -> list[Cut]:
     """Disjoint cuts, chosen by how much they leave out; in order. `band`: the most layers that an edge goes on."""
     found = list[tuple[int, Cut, range]]()
     for period in _PERIODS:
-        same = np.concatenate([[False], (looks[period:] == looks[:-period]) & (looks[period:] >= 0), [False]])
+        same = np.concatenate(
+            [[False], (looks[period:] == looks[:-period]) & (looks[period:] >= 0), [False]]
+        )
         for begin, end in np.flatnonzero(same[1:] != same[:-1]).reshape(-1, 2).tolist():
-            first, stop = begin + max(period, band), end + period - band  # a period before, and room for edges
+            first = begin + max(period, band)
+            stop = end + period - band  # a period before, and room for edges
             out = ((stop - first - more) // period - _SPARE) * period
             if out > 0:
                 found.append((out, Cut(first, first + out, period), range(begin, end + period)))
+
     chosen = list[tuple[Cut, range]]()
     for _, cut, run in sorted(found, key=lambda item: (-item[0], item[1].period, item[1].first)):
         if all(run.stop <= other.start or other.stop <= run.start for _, other in chosen):
             chosen.append((cut, run))
+
     return sorted((cut for cut, _ in chosen), key=lambda cut: cut.first)
 
 
@@ -188,7 +205,10 @@ def _without(
     """
     like = np.arange(len(gone))
     for cut in cuts:
-        like[cut.first : cut.stop] = cut.first - cut.period + np.arange(cut.stop - cut.first) % cut.period
+        like[cut.first : cut.stop] = (
+            cut.first - cut.period + np.arange(cut.stop - cut.first) % cut.period
+        )
+
     kept = np.flatnonzero(~gone)
     at = (np.cumsum(~gone) - 1)[like]  # in the row of layers that stay
 
@@ -196,17 +216,24 @@ def _without(
     lower = np.where(arcs.is_far, layer[arcs.low], kept[at[layer[arcs.high]] - arcs.apart])
     low = np.where(arcs.is_far, image[arcs.low], _found(place, layer, place[arcs.low], lower))
     high = image[arcs.high]
-    keys, stays = 2 * (low * len(layer) + high) + arcs.is_up, ~gone[layer[arcs.high]]
+    keys = 2 * (low * len(layer) + high) + arcs.is_up
+    stays = ~gone[layer[arcs.high]]
     own = np.flatnonzero(stays)
     own = own[np.argsort(keys[own], kind="stable")]
     edges = np.minimum(np.searchsorted(keys[own], keys), len(own) - 1)
-    if min(image.min(), low.min()) < 0 or (keys[own][edges] != keys).any() or not np.diff(keys[own] // 2).all():
+    if (
+        min(image.min(), low.min()) < 0
+        or (keys[own][edges] != keys).any()
+        or not np.diff(keys[own] // 2).all()
+    ):
         return None
 
     nodes = np.flatnonzero(~gone[layer])
     name = np.empty(len(layer), dtype=np.intp)
     name[nodes] = np.arange(len(nodes))
-    ends = np.where(arcs.is_up[:, None], np.stack([high, low], axis=1), np.stack([low, high], axis=1))
+    ends = np.where(
+        arcs.is_up[:, None], np.stack([high, low], axis=1), np.stack([low, high], axis=1)
+    )
     pairs: list[tuple[int, int]] = name[ends[own]].tolist()
     matrices = [problem.edges[e].matrix for e in cast("list[int]", own.tolist())]
     left = tuple(Edge(u, v, matrix) for (u, v), matrix in zip(pairs, matrices, strict=True))
@@ -286,7 +313,10 @@ class Few:
 
 
 def few_of(
-    whole: Ascent, ascent_of: Callable[[Problem], Ascent], search: Callable[[Ascent], Answer], fewer: Few | None = None
+    whole: Ascent,
+    ascent_of: Callable[[Problem], Ascent],
+    search: Callable[[Ascent], Answer],
+    fewer: Few | None = None,
 ) -> Few | None:
     """Few of the equal layers, searched; about twice as many as `fewer` has. None if too little repeats."""
     more = 0 if fewer is None else 2 * fewer.more + _MORE_LAYERS

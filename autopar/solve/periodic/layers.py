@@ -19,7 +19,9 @@ from autopar.solve.problem.reduction import Ints
 
 _FEWEST = 6  # nodes of a place: of fewer, nothing is left out; and what repeats within a layer does not count
 _AGREE = 0.5  # of the edges between two places, that have to agree on how these lie
-_APART = 8  # layers between those of places that no edges join: more than any edge of a network skips
+_APART = (
+    8  # layers between those of places that no edges join: more than any edge of a network skips
+)
 
 Lies = tuple[int, int]
 """How a place lies: its direction, 1 or -1, and the layer of its first node."""
@@ -30,6 +32,7 @@ def with_layers(problem: Problem) -> Problem:
     places = classes_of(problem)
     if places is None:
         return problem
+
     order = np.argsort(places, kind="stable")
     first = np.searchsorted(places[order], np.arange(int(places.max(initial=-1)) + 1))
     number = np.empty_like(places)
@@ -46,17 +49,27 @@ def with_layers(problem: Problem) -> Problem:
         begins = int(layer.max()) + _APART + 1
 
     layers = np.stack([places, layer], axis=1)
-    made = derived(problem.node_costs, problem.edges, problem.usages, problem.usage_limit, problem.periods, layers)
+    made = derived(
+        problem.node_costs,
+        problem.edges,
+        problem.usages,
+        problem.usage_limit,
+        problem.periods,
+        layers,
+    )
     made.__dict__.update({name: getattr(problem, name) for name in ("counts", "ends", "matrices")})
     return made
 
 
-def _pairs(problem: Problem, places: Ints, number: Ints) -> dict[int, list[tuple[int, int, int, int]]]:
+def _pairs(
+    problem: Problem, places: Ints, number: Ints
+) -> dict[int, list[tuple[int, int, int, int]]]:
     """For every place the others that edges lead to: how many agree, the other, the direction, and the shift."""
     count = np.bincount(places)
     u, v = problem.ends.T
     joins = (places[u] != places[v]) & (np.minimum(count[places[u]], count[places[v]]) >= _FEWEST)
-    u, v = u[joins], v[joins]
+    u = u[joins]
+    v = v[joins]
     pair = places[u] * len(count) + places[v]
     total = dict(zip(*(part.tolist() for part in np.unique(pair, return_counts=True)), strict=True))
 
@@ -76,24 +89,32 @@ def _pairs(problem: Problem, places: Ints, number: Ints) -> dict[int, list[tuple
             a, b = divmod(key, len(count))
             found.setdefault(a, []).append((many, b, direction, by))
             found.setdefault(b, []).append((many, a, direction, -direction * by))
+
     return found
 
 
 def _parts(pairs: dict[int, list[tuple[int, int, int, int]]]) -> list[dict[int, Lies]]:
     """Places that edges join, each with how it lies: along the edges that agree the most (Prim's tree)."""
-    seen, parts = set[int](), list[dict[int, Lies]]()
+    seen = set[int]()
+    parts = list[dict[int, Lies]]()
     for root in pairs:
         if root in seen:
             continue
-        part, waiting = dict[int, Lies](), [(0, root, 1, 0)]
+        part = dict[int, Lies]()
+        waiting = [(0, root, 1, 0)]
         while waiting:
             _, place, sign, begins = heappop(waiting)
             if place in part:
                 continue
             part[place] = sign, begins
-            for many, other, direction, by in pairs[place]:  # number there = direction * number here + by
+            for many, other, direction, by in pairs[
+                place
+            ]:  # number there = direction * number here + by
                 if other not in part:
-                    heappush(waiting, (-many, other, sign * direction, begins - sign * direction * by))
+                    heappush(
+                        waiting, (-many, other, sign * direction, begins - sign * direction * by)
+                    )
         seen |= part.keys()
         parts.append(part)
+
     return parts

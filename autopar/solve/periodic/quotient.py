@@ -58,11 +58,14 @@ def quotient(problem: Problem) -> Quotient | None:
     """The quotient by what repeats; None if little does."""
     if problem.periods is None:
         return None
+
     classes = _classes(problem, problem.periods)
     count = int(classes.max(initial=-1)) + 1
     if count > _WORTH * len(classes):
         return None
-    costs, edges = _costs(problem.node_costs, classes, count), dict[tuple[int, int], Matrix]()
+
+    costs = _costs(problem.node_costs, classes, count)
+    edges = dict[tuple[int, int], Matrix]()
     for (u, v), matrix in _between(problem, classes):
         if u == v:
             costs[u] = costs[u] + np.diagonal(whole(matrix))
@@ -70,7 +73,10 @@ def quotient(problem: Problem) -> Quotient | None:
             edges[v, u] = added(edges[v, u], matrix.T)
         else:
             edges[u, v] = matrix
-    usages = tuple(Usage(int(classes[use.node]), use.start, use.stop, use.size_bytes) for use in problem.usages)
+
+    usages = tuple(
+        Usage(int(classes[use.node]), use.start, use.stop, use.size_bytes) for use in problem.usages
+    )
     joined = tuple(Edge(u, v, matrix) for (u, v), matrix in edges.items())
     return Quotient(derived(tuple(costs), joined, usages, problem.usage_limit), classes)
 
@@ -84,7 +90,8 @@ def _classes(problem: Problem, periods: Ints) -> Ints:
     """The class of every node, 0, 1, ... as they come first. Those of one class are allowed the same strategies."""
     allowed = {id(cost): np.isfinite(cost).tobytes() for cost in problem.node_costs}
     first = zip(periods.tolist(), (allowed[id(cost)] for cost in problem.node_costs), strict=True)
-    colours, free = _numbered(first), np.flatnonzero(periods < 0)
+    colours = _numbered(first)
+    free = np.flatnonzero(periods < 0)
     arcs = np.concatenate([problem.ends, problem.ends[:, ::-1]])
     arcs = arcs[periods[arcs[:, 0]] < 0]
     arcs = arcs[np.argsort(arcs[:, 0], kind="stable")]
@@ -94,6 +101,7 @@ def _classes(problem: Problem, periods: Ints) -> Ints:
         for v, (start, stop) in zip(free.tolist(), ends, strict=True):
             looks[v] = (looks[v], np.sort(colours[arcs[start:stop, 1]]).tobytes())
         colours = _numbered(looks)
+
     return colours
 
 
@@ -109,7 +117,9 @@ def _costs(costs: Sequence[Floats], classes: Ints, count: int) -> list[Floats]:
     parts: list[list[tuple[int, int]]] = [[] for _ in range(count)]
     for (node, kind), many in zip(rows, counts, strict=True):
         parts[node].append((kind, many))
-    sums: dict[tuple[tuple[int, int], ...], Floats] = {}  # equal ones are one object, as kernels and caches want it
+    sums: dict[
+        tuple[tuple[int, int], ...], Floats
+    ] = {}  # equal ones are one object, as kernels and caches want it
     for part in map(tuple, parts):
         if part not in sums:
             sums[part] = np.sum([many * every[kind] for kind, many in part], axis=0)

@@ -22,7 +22,17 @@ from heapq import heappop, heappush
 
 import numpy as np
 
-from autopar.solve.certificate.proof import Cases, Eliminate, Exceed, Forbid, Kept, Pass, Price, Prices, Proof
+from autopar.solve.certificate.proof import (
+    Cases,
+    Eliminate,
+    Exceed,
+    Forbid,
+    Kept,
+    Pass,
+    Price,
+    Prices,
+    Proof,
+)
 from autopar.solve.elimination.bucket_elimination import exactly
 from autopar.solve.presolve.knapsack_filtering import drop_oversized
 from autopar.solve.presolve.reduce import reduce_cheaply
@@ -30,7 +40,15 @@ from autopar.solve.presolve.variable_elimination import contract_chains
 from autopar.solve.problem.incumbent import Apart, Inner, Watch
 from autopar.solve.problem.options import SolveOptions
 from autopar.solve.problem.problem import Floats, Infeasible, derived, objective
-from autopar.solve.problem.reduction import Bools, Choice, Ints, Reduction, kept, restrict, unchanged
+from autopar.solve.problem.reduction import (
+    Bools,
+    Choice,
+    Ints,
+    Reduction,
+    kept,
+    restrict,
+    unchanged,
+)
 from autopar.solve.problem.rows import Rows, drop_slack, memory_rows
 from autopar.solve.trws.ascent import Answer, Ascent, better, is_closed
 from autopar.solve.trws.ascent import Prices as Steps
@@ -88,7 +106,8 @@ class _Branch:
         """A choice of the whole problem from one of the problem that this part was split off."""
         branch = self.parent
         while branch is not None:
-            choice, branch = branch.part.reduction.lift(choice), branch.parent
+            choice = branch.part.reduction.lift(choice)
+            branch = branch.parent
         return choice
 
 
@@ -96,9 +115,11 @@ class Branches:
     """The tree of a problem's parts; it grows from where it was. `start` has the prices to begin with."""
 
     def __init__(self, start: Certificate, options: SolveOptions) -> None:
-        self.problem, self._options = start.problem, replace(options, max_sweeps=_SWEEPS, anneal_passes=0)
+        self.problem = start.problem
+        self._options = replace(options, max_sweeps=_SWEEPS, anneal_passes=0)
         whole = _Part(unchanged(start.problem), 0.0, start.bound, start.proof(), start.parts()[0])
-        self._root, self._made = _Branch(whole, None, 0), 0
+        self._root = _Branch(whole, None, 0)
+        self._made = 0
         self._open: list[tuple[float, int, _Branch]] = []
         self._closed = start.bound
         self.best = Answer(None, math.inf, -math.inf)
@@ -112,7 +133,10 @@ class Branches:
         """Splits so many parts, those of the least bound first; better choices and the bound go to the watch."""
         if not self._made:
             self._closed = math.inf
-            self._take(self._root, _assessed(self._root.part, upper, self._options, watch), -math.inf)
+            self._take(
+                self._root, _assessed(self._root.part, upper, self._options, watch), -math.inf
+            )
+
         with ThreadPoolExecutor(2) as pool:
             for number in range(splits):
                 if number % _TOLD == 0:
@@ -125,6 +149,7 @@ class Branches:
                 low, _, branch = heappop(self._open)
                 assess = partial(_assessed, cutoff=cutoff, options=self._options, watch=watch)
                 self._split(branch, low, list(pool.map(assess, _halves(branch.part))))
+
         self._tell(watch)
 
     def _tell(self, watch: Watch) -> None:
@@ -136,15 +161,20 @@ class Branches:
         assert branch.part.split is not None
         mask = branch.part.split[1]
         children = tuple(_Branch(part, branch, branch.depth + 1) for part in parts)
-        branch.cases = tuple(zip((np.flatnonzero(mask), np.flatnonzero(~mask)), children, strict=True))
+        branch.cases = tuple(
+            zip((np.flatnonzero(mask), np.flatnonzero(~mask)), children, strict=True)
+        )
         for child in children:
             self._take(child, child.part, low)
 
     def _take(self, branch: _Branch, part: _Part, low: float) -> None:
         """Puts a part into the tree: among those to be split, unless there is nothing to be gained."""
-        branch.part, self._made = part, self._made + 1
+        branch.part = part
+        self._made = self._made + 1
         for choice in map(branch.lift, part.choices):
-            self.best = better(self.best, Answer(choice, objective(self.problem, choice), -math.inf))
+            self.best = better(
+                self.best, Answer(choice, objective(self.problem, choice), -math.inf)
+            )
         if part.split is None:
             self._closed = min(self._closed, max(low, part.bound))
         else:
@@ -155,11 +185,17 @@ def _halves(part: _Part) -> list[_Part]:
     """The two parts that a part is split into, of which no more is known yet than of the whole."""
     assert part.split is not None
     node, low = part.split
-    problem, halves = part.reduction.problem, list[_Part]()
+    problem = part.reduction.problem
+    halves = list[_Part]()
     for mask in (low, ~low):
-        keep = [mask if v == node else np.ones(count, dtype=bool) for v, count in enumerate(problem.counts)]
-        half = replace(restrict(problem, keep, Forbid), steps=())  # `Cases` says which strategies are left
+        keep = [
+            mask if v == node else np.ones(count, dtype=bool)
+            for v, count in enumerate(problem.counts)
+        ]
+        # `Cases` says which strategies are left
+        half = replace(restrict(problem, keep, Forbid), steps=())
         halves.append(_Part(half, part.offset, -math.inf, (), part.prices))
+
     return halves
 
 
@@ -202,6 +238,7 @@ def _bounded(part: _Part, cutoff: float, options: SolveOptions, watch: Watch) ->
         part = _ruled_out(part, keep, exceed, cutoff, options)
         if is_closed(part.bound, cutoff) or sum(part.reduction.problem.counts) > _WORTH * before:
             break
+
     return part if is_closed(part.bound, cutoff) else _at_prices(part, cutoff, options, watch)
 
 
@@ -212,7 +249,9 @@ def _exact(part: _Part, options: SolveOptions) -> _Part | None:
         return None
     choices = (part.reduction.lift(found.choice),) if found.choice is not None else ()
     proof = part.reduction.steps + found.proof
-    return replace(part, bound=found.bound + part.offset, proof=proof, choices=part.choices + choices)
+    return replace(
+        part, bound=found.bound + part.offset, proof=proof, choices=part.choices + choices
+    )
 
 
 def _reduced(part: _Part, step: Callable[[Reduction], Reduction]) -> _Part:
@@ -221,12 +260,18 @@ def _reduced(part: _Part, step: Callable[[Reduction], Reduction]) -> _Part:
 
 
 def _ruled_out(
-    part: _Part, keep: Sequence[Bools], exceed: Callable[[Kept], Exceed], cutoff: float, options: SolveOptions
+    part: _Part,
+    keep: Sequence[Bools],
+    exceed: Callable[[Kept], Exceed],
+    cutoff: float,
+    options: SolveOptions,
 ) -> _Part:
     """The part without what is too dear; it is proven to cost as much as the cutoff where nothing is left."""
     if not all(mask.any() for mask in keep):
         return replace(part, bound=cutoff, proof=(*part.reduction.steps, exceed(kept(keep))))
-    left = _reduced(part, lambda reduction: reduction.then(partial(restrict, keep=keep, because=exceed)))
+    left = _reduced(
+        part, lambda reduction: reduction.then(partial(restrict, keep=keep, because=exceed))
+    )
     return _reduced(left, partial(_shrunk, options=options))
 
 
@@ -255,25 +300,38 @@ class _PricedChoice:
         """The strategies that can be part of a choice within the window; all, of nodes that were eliminated."""
         gone = set(self.without)
         left = iter(self.certificate.keep(window))
-        return [np.ones(count, dtype=bool) if v in gone else next(left) for v, count in enumerate(counts)]
+        return [
+            np.ones(count, dtype=bool) if v in gone else next(left)
+            for v, count in enumerate(counts)
+        ]
 
 
-def _priced(part: _Part, prices: Floats, cutoff: float, options: SolveOptions, watch: Watch) -> _PricedChoice:
+def _priced(
+    part: _Part, prices: Floats, cutoff: float, options: SolveOptions, watch: Watch
+) -> _PricedChoice:
     """What sweeps prove at fixed prices of rows."""
-    problem, rows = part.reduction.problem, memory_rows(part.reduction.problem)
+    problem = part.reduction.problem
+    rows = memory_rows(part.reduction.problem)
     constant = float(prices.sum()) * rows.limit if rows.count else 0.0
-    after = contract_chains(derived(tuple(rows.priced(prices, problem.node_costs)), problem.edges), options)
-    ascent, offset = Ascent(after.problem, options), part.offset + after.offset - constant
-    _, certificate = ascent.sweeps(cutoff - offset, Apart(watch))  # what it decodes costs what prices say
+    after = contract_chains(
+        derived(tuple(rows.priced(prices, problem.node_costs)), problem.edges), options
+    )
+    ascent = Ascent(after.problem, options)
+    offset = part.offset + after.offset - constant
+    # what it decodes costs what prices say
+    _, certificate = ascent.sweeps(cutoff - offset, Apart(watch))
     without = tuple(v for step in after.steps if isinstance(step, Eliminate) for v in step.nodes)
     choice = after.lift(tuple(ascent.dual.decode().tolist()))
+
     return _PricedChoice(prices, certificate, certificate.bound + offset, without, choice)
 
 
 def _at_prices(part: _Part, cutoff: float, options: SolveOptions, watch: Watch) -> _Part:
     """The part with the best bound at fixed prices, without what that rules out, split."""
-    problem, rows = part.reduction.problem, memory_rows(part.reduction.problem)
-    steps, prices = Steps(rows), rows.by_row(part.prices)
+    problem = part.reduction.problem
+    rows = memory_rows(part.reduction.problem)
+    steps = Steps(rows)
+    prices = rows.by_row(part.prices)
     best = found = _priced(part, prices, cutoff, options, watch)
     choices = _fitting(part, rows, found.choice, cutoff)
     for _ in range(1, _PRICE_STEPS if rows.count else 1):
@@ -282,15 +340,25 @@ def _at_prices(part: _Part, cutoff: float, options: SolveOptions, watch: Watch) 
         found = _priced(part, prices, cutoff, options, watch)
         best = found if found.bound > best.bound else best
         choices += _fitting(part, rows, found.choice, cutoff)
-    at, messages = rows.at_times(best.prices), best.certificate.parts()[1]
+
+    at = rows.at_times(best.prices)
+    messages = best.certificate.parts()[1]
     part = replace(part, prices=at, choices=choices)
     if best.bound > part.bound:
         proof = (*part.reduction.steps, Price(at), Eliminate(best.without), Pass(messages))
         part = replace(part, bound=best.bound, proof=proof)
+
     keep = best.keep(problem.counts, cutoff - best.bound)
-    part = _ruled_out(part, keep, partial(Exceed, prices=at, messages=messages, without=best.without), cutoff, options)
+    part = _ruled_out(
+        part,
+        keep,
+        partial(Exceed, prices=at, messages=messages, without=best.without),
+        cutoff,
+        options,
+    )
     if is_closed(part.bound, cutoff):
         return part
+
     return _exact(part, options) or replace(part, split=_split_of(part, cutoff))
 
 
@@ -303,7 +371,8 @@ def _fitting(part: _Part, rows: Rows, choice: Choice, cutoff: float) -> tuple[Ch
 
 def _split_of(part: _Part, cutoff: float) -> tuple[int, Bools] | None:
     """A node and its strategies of few bytes, by price; where bytes are cheap, half of them at a node of many edges."""
-    problem, rows = part.reduction.problem, memory_rows(part.reduction.problem)
+    problem = part.reduction.problem
+    rows = memory_rows(part.reduction.problem)
     zeros = [np.zeros(count) for count in problem.counts]
     worth = rows.priced(rows.by_row(part.prices), zeros) if rows.count else zeros
     spans = np.array([np.ptp(cost) for cost in worth])
@@ -311,7 +380,10 @@ def _split_of(part: _Part, cutoff: float) -> tuple[int, Bools] | None:
     gap = cutoff - part.bound if math.isfinite(cutoff) else abs(part.bound)
     if spans[node] > _HEAVY * gap:
         return node, worth[node] <= (worth[node].max() + worth[node].min()) / 2
-    edges = np.bincount([v for edge in problem.edges for v in (edge.u, edge.v)], minlength=len(zeros))
+
+    edges = np.bincount(
+        [v for edge in problem.edges for v in (edge.u, edge.v)], minlength=len(zeros)
+    )
     node = int(((1 + edges) * np.log(problem.counts)).argmax())
     count = problem.counts[node]
     return (node, np.arange(count) < count // 2) if count > 1 else None

@@ -27,7 +27,9 @@ _CLOSE = (1e-6, 1e-5, 1e-4, 1e-3)  # of the bound: windows eliminated as long as
 _NEARLY = 1e-5  # of the bound: a tiled choice as close is worth a proof
 _MIXTURE_PASSES = 100  # of annealing: few strategies are left, more passes find nothing better
 _MIXTURE_WORK = 0.1  # of CP-SAT's
-_MOST_ENTRIES = 30_000_000  # of edges: where a gap may be left, of more only messages and annealing are tried
+_MOST_ENTRIES = (
+    30_000_000  # of edges: where a gap may be left, of more only messages and annealing are tried
+)
 
 
 def _few_annealed(state: SolveState) -> SolveState:
@@ -48,7 +50,9 @@ def _is_near(state: SolveState) -> bool:
 
 def _fixed(state: SolveState) -> SolveState:
     """After windows above the bound, cut, reduced and swept in turn."""
-    return state.after(fixed_in_windows(state.certificate, state.known.cutoff, state.options, state.watch))
+    return state.after(
+        fixed_in_windows(state.certificate, state.known.cutoff, state.options, state.watch)
+    )
 
 
 def _fixed_and_merged(state: SolveState) -> SolveState:
@@ -60,7 +64,9 @@ def _fixed_and_merged(state: SolveState) -> SolveState:
     state.watch.raise_bound(certificate.bound, certificate.proof())
     if not state.known.is_left:
         return state
-    return state.after(fixed_in_window(certificate, state.known.cutoff, state.options, state.watch, may_merge=True))
+    return state.after(
+        fixed_in_window(certificate, state.known.cutoff, state.options, state.watch, may_merge=True)
+    )
 
 
 def _met_annealed(state: SolveState) -> SolveState:
@@ -73,14 +79,19 @@ def _mixed_close(state: SolveState) -> SolveState:
     close = close_to(state.certificate, state.known.cutoff, state.options)
     if close is None:
         return state
+
     state = state.after(close.swept(state.known.cutoff, state.watch))
     if not state.known.is_left:
         return state
+
     state = _mixture_of(close.decoded(), state)
     if state.known.cutoff >= close.top or not state.known.is_left:
         return state
+
     narrower = close_to(state.certificate, state.known.cutoff, state.options)
-    return state if narrower is None else state.after(narrower.swept(state.known.cutoff, state.watch))
+    return (
+        state if narrower is None else state.after(narrower.swept(state.known.cutoff, state.watch))
+    )
 
 
 def _mixed(state: SolveState) -> SolveState:
@@ -92,24 +103,34 @@ def _mixed(state: SolveState) -> SolveState:
 
 def _mixture_of(choices: Sequence[Choice], state: SolveState) -> SolveState:
     """After the best choice made of these and the best known, or one that is enough: by CP-SAT."""
-    options, known = state.options, state.known
+    options = state.options
+    known = state.known
     every = [*choices, *([] if known.best.choice is None else [known.best.choice])]
     if len(set(every)) < 2:
         return state
+
     left = restrict(state.problem, strategies_of(state.problem, every), Forbid)
     passes = min(options.anneal_passes, _MIXTURE_PASSES)
-    little = replace(options, max_rounds=1, cp_sat_work=_MIXTURE_WORK * options.cp_sat_work, cp_sat_workers=1)
+    little = replace(
+        options, max_rounds=1, cp_sat_work=_MIXTURE_WORK * options.cp_sat_work, cp_sat_workers=1
+    )
     little = replace(little, anneal_passes=passes)
     until = Until(state.watch, known.enough)
-    unbounded = Inner(until, left, -np.inf)  # nothing forbids the rest: what is proven of a mixture proves no more
-    best = lifted(left, state.rest(left.problem, little, unbounded, known.cutoff - left.offset, MAX_DEPTH, FREE))
+    # nothing forbids the rest: what is proven of a mixture proves no more
+    unbounded = Inner(until, left, -np.inf)
+    best = lifted(
+        left,
+        state.rest(left.problem, little, unbounded, known.cutoff - left.offset, MAX_DEPTH, FREE),
+    )
     offer(best.choice, state.watch)
     return state.met(best)
 
 
 def _windows_eliminated(state: SolveState) -> SolveState:
     """After windows above the bound, wider and wider, were eliminated as long as that fits."""
-    certificate, watch, options = state.certificate, state.watch, state.options
+    certificate = state.certificate
+    watch = state.watch
+    options = state.options
     gap = state.known.cutoff - certificate.bound
     for guess in (_NEARLY,) if gap <= _NEARLY * abs(certificate.bound) else _CLOSE:
         window = min(guess * abs(certificate.bound), state.known.cutoff - certificate.bound)
@@ -126,6 +147,7 @@ def _windows_eliminated(state: SolveState) -> SolveState:
         offer(state.known.best.choice, watch)
         if not state.known.is_left:
             return state
+
     return state
 
 
@@ -133,7 +155,9 @@ def _annealed_near(state: SolveState) -> SolveState:
     """After annealing of the strategies of the best choice and those of little excess."""
     choice = state.known.best.choice
     assert choice is not None
-    return state.met(annealed_near(state.certificate, choice, state.known.cutoff, state.options, state.watch))
+    return state.met(
+        annealed_near(state.certificate, choice, state.known.cutoff, state.options, state.watch)
+    )
 
 
 def _annealed(state: SolveState) -> SolveState:
@@ -156,37 +180,60 @@ def _rounds(state: SolveState) -> SolveState:
 
     Unless a gap may be left and these are many.
     """
-    known, certificate = state.known, state.certificate
+    known = state.known
+    certificate = state.certificate
     keep = certificate.keep(known.cutoff - certificate.bound)
     if not all(mask.any() for mask in keep):
         state.watch.raise_bound(known.cutoff, (certificate.exceed(kept(keep)),))
         return replace(state, known=replace(known, low=max(known.low, known.cutoff)))
+
     left = restrict(state.problem, keep, certificate.exceed)
-    may_stop = state.may_stop and known.best.choice is not None and state.options.time_limit_s is None
+    may_stop = (
+        state.may_stop and known.best.choice is not None and state.options.time_limit_s is None
+    )
     if may_stop and edge_entries(left.problem) > _MOST_ENTRIES:
         return state
-    prices, inner = certificate.parts()[0], Inner(state.watch, left, known.cutoff)
-    return state.after(lifted(left, state.rest(left.problem, state.options, inner, known.cutoff, state.depth, prices)))
+
+    prices = certificate.parts()[0]
+    inner = Inner(state.watch, left, known.cutoff)
+    return state.after(
+        lifted(
+            left, state.rest(left.problem, state.options, inner, known.cutoff, state.depth, prices)
+        )
+    )
 
 
 FEW_ANNEALED = SolveStage(
-    "annealing of few periods", "periodic.few_periods", lambda s: s.few is not None and s.is_large, _few_annealed
+    "annealing of few periods",
+    "periodic.few_periods",
+    lambda s: s.few is not None and s.is_large,
+    _few_annealed,
 )
 CROSSOVER_ELIMINATED = SolveStage(
-    "crossover by elimination", "primal.crossover", lambda s: s.is_free and not _is_near(s), _met_mixed
+    "crossover by elimination",
+    "primal.crossover",
+    lambda s: s.is_free and not _is_near(s),
+    _met_mixed,
 )
 FIXED_POINT = SolveStage("reduced-cost fixing", "fixing.fixed_point", lambda s: s.is_free, _fixed)
 NARROW_WINDOWS = SolveStage(
-    "elimination of narrow windows", "fixing.narrow_windows", lambda s: not s.is_priced, _windows_eliminated
+    "elimination of narrow windows",
+    "fixing.narrow_windows",
+    lambda s: not s.is_priced,
+    _windows_eliminated,
 )
-CROSSOVER = SolveStage("crossover", "primal.crossover", lambda s: s.is_priced and s.is_narrow, _mixed)
+CROSSOVER = SolveStage(
+    "crossover", "primal.crossover", lambda s: s.is_priced and s.is_narrow, _mixed
+)
 CROSSOVER_ANNEALED = SolveStage(
     "crossover by annealing",
     "primal.crossover",
     lambda s: _is_wide_and_priced(s) and s.may_stop,
     _met_annealed,
 )
-CROSSOVER_CLOSE = SolveStage("crossover close to the bound", "primal.crossover", _is_wide_and_priced, _mixed_close)
+CROSSOVER_CLOSE = SolveStage(
+    "crossover close to the bound", "primal.crossover", _is_wide_and_priced, _mixed_close
+)
 NODE_MERGING = SolveStage(
     "reduced-cost fixing with node merging",
     "fixing.fixed_point",

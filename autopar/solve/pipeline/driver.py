@@ -65,10 +65,14 @@ def solve(
       ValueError: `warm` is of a problem with other nodes or strategies, or `below` is NaN.
     """
     if np.isnan(below):
-        raise ValueError("below is NaN: pass the cost that choices must keep under, or leave it out")
+        raise ValueError(
+            "below is NaN: pass the cost that choices must keep under, or leave it out"
+        )
+
     watch = Best(problem, options.time_limit_s, on_progress, below, options.gap_tolerance)
     if warm is not None:
         watch.offer(_of_same_shape(problem, warm))
+
     stopped: Stopped = ""
     equal: Choice | None = None
     try:
@@ -84,12 +88,17 @@ def solve(
         if watch.choice is None and below == np.inf:
             raise
         stopped = "keyboard"
+
     if not stopped and watch.left_s() <= 0:
         stopped = "time limit"
     if watch.choice is None and below < np.inf:
         raise NothingCheaper(below, watch.bound, stopped)
+
     if watch.choice is None:
-        raise Unsolved(f"no choice found for {len(problem.node_costs)} nodes; not proven infeasible: {options}")
+        raise Unsolved(
+            f"no choice found for {len(problem.node_costs)} nodes; not proven infeasible: {options}"
+        )
+
     solution = replace(_solution(problem, watch), stopped=stopped)
     solution = solution if equal is None else _preferred(problem, solution, equal)
     verify_choice(problem, solution)
@@ -109,10 +118,14 @@ def alike(problem: Problem, solution: Solution, options: SolveOptions) -> Soluti
 def _preferred(problem: Problem, solution: Solution, choice: Choice) -> Solution:
     """`solution`, or one of the choice with its bound if that is feasible and costs no more."""
     cost = objective(problem, choice)
-    if not cost <= solution.objective + TOLERANCE * abs(solution.objective) or not fits(problem, choice):
+    if not cost <= solution.objective + TOLERANCE * abs(solution.objective) or not fits(
+        problem, choice
+    ):
         return solution
     bound = min(solution.lower_bound, cost)
-    return replace(solution, choice=choice, objective=cost, lower_bound=bound, peak=peak(problem, choice))
+    return replace(
+        solution, choice=choice, objective=cost, lower_bound=bound, peak=peak(problem, choice)
+    )
 
 
 def _choosing_alike(problem: Problem, options: SolveOptions) -> Choice | None:
@@ -120,25 +133,37 @@ def _choosing_alike(problem: Problem, options: SolveOptions) -> Choice | None:
     small = quotient(problem) if options.periodic.quotient else None
     if small is None:
         return None
+
     work = min(options.max_elimination_work, _LITTLE_WORK)
     little = replace(options, max_elimination_work=work, max_rounds=0)
     try:
-        found = solve(small.problem, options=replace(little, time_limit_s=None if left_s() == np.inf else left_s()))
+        found = solve(
+            small.problem,
+            options=replace(little, time_limit_s=None if left_s() == np.inf else left_s()),
+        )
     except (Infeasible, Unsolved):
         return None
+
     choice = small.lift(found.choice)
     return choice if np.isfinite(objective(problem, choice)) and fits(problem, choice) else None
 
 
 def _of_same_shape(problem: Problem, warm: Solution) -> Choice:
     counts = problem.counts
-    if len(warm.choice) != len(counts) or any(s >= n for s, n in zip(warm.choice, counts, strict=True)):
-        raise ValueError(f"warm: a choice for {len(warm.choice)} nodes, not one of this problem's {len(counts)} nodes")
+    if len(warm.choice) != len(counts) or any(
+        s >= n for s, n in zip(warm.choice, counts, strict=True)
+    ):
+        raise ValueError(
+            f"warm: a choice for {len(warm.choice)} nodes, not one of this problem's {len(counts)} nodes"
+        )
     return warm.choice
 
 
 def _solution(problem: Problem, watch: Best) -> Solution:
     assert watch.choice is not None
-    cost, bound = watch.objective, watch.bound
+    cost = watch.objective
+    bound = watch.bound
     proven = bound >= cost - TOLERANCE * abs(cost)
-    return Solution(watch.choice, cost, cost if proven else bound, peak(problem, watch.choice), watch.proof)
+    return Solution(
+        watch.choice, cost, cost if proven else bound, peak(problem, watch.choice), watch.proof
+    )

@@ -20,7 +20,13 @@ from autopar.solve.elimination.bucket_elimination import exactly
 from autopar.solve.periodic.few_periods import shortened
 from autopar.solve.periodic.layers import with_layers
 from autopar.solve.presolve.arc_consistency import possible
-from autopar.solve.presolve.batched_elimination import Chains, Eliminated, chains_of, chosen, eliminated
+from autopar.solve.presolve.batched_elimination import (
+    Chains,
+    Eliminated,
+    chains_of,
+    chosen,
+    eliminated,
+)
 from autopar.solve.presolve.folding import FoldedNodes, joined
 from autopar.solve.problem.hash_consing import Kinds, present
 from autopar.solve.problem.incumbent import Best, Watch
@@ -33,7 +39,8 @@ from autopar.solve.trws.ascent import Answer, Ascent, better
 from autopar.solve.trws.dual import Certificate
 
 _ENOUGH = TOLERANCE / 10  # of the cost: the rest is for rounding
-_FEW_NODES, _QUICK = 3_000, 3e7  # nodes, additions: elimination is tried before sweeps
+_FEW_NODES = 3_000
+_QUICK = 3e7  # nodes, additions: elimination is tried before sweeps
 _SHORTER = 2 / 3  # of the nodes, at least, have to be left out
 
 
@@ -60,7 +67,9 @@ NOTHING = Settled((), 0.0, 0.0, (), np.zeros(0))
 """Where no nodes are left."""
 
 
-def settle(problem: Problem, options: SolveOptions, messages: Floats | None = None) -> Settled | None:
+def settle(
+    problem: Problem, options: SolveOptions, messages: Floats | None = None
+) -> Settled | None:
     """The best choice and bound that sweeps give, starting from `messages`, or that elimination does.
 
     Where that is quick, it comes first: of equal choices it takes the first, where messages take what rounding says.
@@ -73,21 +82,40 @@ def settle(problem: Problem, options: SolveOptions, messages: Floats | None = No
     small = restrict(problem, keep, Forbid)
     quick = _quickly(small.problem, options)
     if quick is not None and quick.choice is not None:
-        unmoved = np.zeros(sum(problem.counts[int(v)] for v in owners(problem))) if messages is None else messages
-        return Settled(small.lift(quick.choice), quick.objective, quick.bound, small.steps + quick.proof, unmoved)
+        unmoved = (
+            np.zeros(sum(problem.counts[int(v)] for v in owners(problem)))
+            if messages is None
+            else messages
+        )
+        return Settled(
+            small.lift(quick.choice),
+            quick.objective,
+            quick.bound,
+            small.steps + quick.proof,
+            unmoved,
+        )
+
     mask = None if small.problem is problem else _kept_messages(problem, keep)
     start = messages if messages is None or mask is None else messages[mask]
     ascent, is_hopeful = _begun(small.problem, options, start)
-    best, certificate = _swept(ascent, is_hopeful, options, Best(problem, options.time_limit_s, None))
-    bound, proof = certificate.bound, certificate.proof()
+    best, certificate = _swept(
+        ascent, is_hopeful, options, Best(problem, options.time_limit_s, None)
+    )
+    bound = certificate.bound
+    proof = certificate.proof()
     if not _meet(bound, best.objective) and (exact := exactly(small.problem, options)) is not None:
-        best, bound, proof = exact, exact.bound, exact.proof
+        best = exact
+        bound = exact.bound
+        proof = exact.proof
+
     if best.choice is None or not np.isfinite(best.objective):
         return None
+
     kept = ascent.held.messages
     if mask is not None:
         kept = np.zeros(len(mask))
         kept[mask] = ascent.held.messages
+
     return Settled(small.lift(best.choice), best.objective, bound, small.steps + proof, kept)
 
 
@@ -95,7 +123,9 @@ def _quickly(problem: Problem, options: SolveOptions) -> Answer | None:
     """The optimum by elimination, if that takes less than sweeps; None otherwise."""
     if len(problem.node_costs) > _FEW_NODES:
         return None
-    return exactly(problem, replace(options, max_elimination_work=min(options.max_elimination_work, _QUICK)))
+    return exactly(
+        problem, replace(options, max_elimination_work=min(options.max_elimination_work, _QUICK))
+    )
 
 
 def _begun(problem: Problem, options: SolveOptions, messages: Floats | None) -> tuple[Ascent, bool]:
@@ -114,10 +144,16 @@ def _begun(problem: Problem, options: SolveOptions, messages: Floats | None) -> 
     return ascent, _meet(certificate.bound, best.objective)
 
 
-def _swept(ascent: Ascent, is_hopeful: bool, options: SolveOptions, watch: Watch) -> tuple[Answer, Certificate]:
+def _swept(
+    ascent: Ascent, is_hopeful: bool, options: SolveOptions, watch: Watch
+) -> tuple[Answer, Certificate]:
     """What sweeps give: few of them, where the ascent is to take few; as many as usual, if these do not prove it."""
     best, certificate = ascent.sweeps(np.inf, watch)
-    if is_hopeful and not _meet(certificate.bound, best.objective) and ascent.options is not options:
+    if (
+        is_hopeful
+        and not _meet(certificate.bound, best.objective)
+        and ascent.options is not options
+    ):
         ascent.options = options
         more, certificate = ascent.sweeps(best.objective, watch)
         best = better(best, more)
@@ -134,7 +170,9 @@ def _kept_messages(problem: Problem, keep: Sequence[Bools]) -> Bools:
     return np.concatenate([np.zeros(0, dtype=np.bool_), *own])
 
 
-_MOST_ENTRIES = 2_000_000  # of distinct matrices: on more (three axes) messages alone rarely prove a choice
+_MOST_ENTRIES = (
+    2_000_000  # of distinct matrices: on more (three axes) messages alone rarely prove a choice
+)
 _GIVEN = 2  # times as many may be given, as some of them are equal
 _KEPT_ENTRIES = 30_000_000  # 8 bytes each, for as long as the plan is held
 
@@ -179,17 +217,21 @@ class Standing:
         """
         if problem.usage_limit is not None or not _same(problem.edges, self.problem.edges):
             raise ValueError("the problem differs in more than the costs of nodes")
+
         known = self.known
         if not _same(problem.node_costs, self.problem.node_costs):
             known = self._known_anew(problem.node_costs)
         if known is None:
             return None
+
         bound = known.settled.bound + known.eliminated.constant
         if not np.isfinite(bound):
             raise Infeasible("no choice avoids the forbidden entries")
+
         cost = objective(problem, known.choice)
         if bound < cost - TOLERANCE * abs(cost):
             return None
+
         solution = Solution(known.choice, cost, cost, 0.0, self._proof(known.settled))
         verify_choice(problem, solution)
         return solution
@@ -202,7 +244,9 @@ class Standing:
     def _known_anew(self, node_costs: Sequence[Floats]) -> SolvedBefore | None:
         kinds = self.kinds.fork()
         costs = self.joined.costs(kinds, node_costs)
-        return _solved(self.joined, self.chains, kinds, costs, self.between, self.options, self.known)
+        return _solved(
+            self.joined, self.chains, kinds, costs, self.between, self.options, self.known
+        )
 
 
 def standing(problem: Problem, options: SolveOptions) -> Standing | None:
@@ -215,14 +259,19 @@ def standing(problem: Problem, options: SolveOptions) -> Standing | None:
     """
     if sum(matrix.size for matrix in problem.matrices[0]) > _GIVEN * _MOST_ENTRIES:
         return None
+
     kinds = Kinds()
     whole = joined(with_layers(problem) if options.periodic.few_periods else problem, kinds)
     if sum(cost.size for cost in kinds.arrays_of(present(whole.edges.kind))) > _MOST_ENTRIES:
         return None
+
     chains = chains_of(whole.counts, whole.edges.u, whole.edges.v, options.max_table_entries)
-    costs, between = whole.costs(kinds, problem.node_costs), chains.between(kinds, whole.edges.kind)
+    costs = whole.costs(kinds, problem.node_costs)
+    between = chains.between(kinds, whole.edges.kind)
     known = _solved(whole, chains, kinds, costs, between, options, None)
-    return None if known is None else Standing(problem, options, whole, chains, kinds, between, known)
+    return (
+        None if known is None else Standing(problem, options, whole, chains, kinds, between, known)
+    )
 
 
 def _solved(
@@ -238,21 +287,26 @@ def _solved(
     made = eliminated(chains, kinds, costs, between, min(options.max_total_entries, _KEPT_ENTRIES))
     if made is None:
         return None
+
     settled = NOTHING
     if known is not None and _leaves_same(chains, made, known.eliminated):
         settled = known.settled
     elif len(chains.nodes):
         found = settle(
-            chains.left_of(kinds, made, whole.layers), options, None if known is None else known.settled.messages
+            chains.left_of(kinds, made, whole.layers),
+            options,
+            None if known is None else known.settled.messages,
         )
         if found is None or not found.is_proven:
             return None
         settled = found
+
     return SolvedBefore(made, settled, whole.lift(chosen(chains, kinds, made, settled.choice)))
 
 
 def _leaves_same(chains: Chains, one: Eliminated, other: Eliminated) -> bool:
-    nodes, pairs = chains.nodes, chains.pairs
+    nodes = chains.nodes
+    pairs = chains.pairs
     same = one.costs[nodes] == other.costs[nodes], one.between[pairs] == other.between[pairs]
     return all(bool(part.all()) for part in same)
 

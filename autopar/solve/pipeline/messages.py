@@ -21,7 +21,9 @@ _MORE_SWEEPS = 40  # of the whole, where those from messages of few on left more
 _PRICED_SWEEPS = 2  # times as many sweeps where prices have to settle too
 
 
-def ascent_of(problem: Problem, options: SolveOptions, *, rough: bool, pool: Pool | None = None) -> Ascent:
+def ascent_of(
+    problem: Problem, options: SolveOptions, *, rough: bool, pool: Pool | None = None
+) -> Ascent:
     """Messages to begin with, and short annealings where a gap is let be."""
     more = _PRICED_SWEEPS if problem.usages and is_narrow(problem) else 1
     passes = min(options.anneal_passes, _SHORT)
@@ -59,7 +61,11 @@ MESSAGES = SolveStage("TRW-S", "", lambda _: True, _passed, is_last=True)
 LATE_FIRST_CHOICE = SolveStage(
     "first choice where messages decode none",
     "primal.first_choice",
-    lambda state: state.is_first and state.known.best.choice is None and (state.settles or not state.ascent.rows.count),
+    lambda state: (
+        state.is_first
+        and state.known.best.choice is None
+        and (state.settles or not state.ascent.rows.count)
+    ),
     _first_chosen,
     is_last=True,
 )
@@ -70,11 +76,14 @@ def _from_few(few: Few, state: SolveState) -> tuple[Few, Answer, Certificate]:
 
     More and more are few until they tell; if almost all would be, those of all are swept until they settle.
     """
-    known, upper, watch = Answer(None, np.inf, -np.inf), state.known.upper, state.watch
+    known = Answer(None, np.inf, -np.inf)
+    upper = state.known.upper
+    watch = state.watch
     if state.options.gap_tolerance:
         known, certificate = _at_once(few, upper, watch)
         if is_closed(certificate.bound, min(upper, watch.news(known.objective))):
             return few, known, certificate
+
     while True:
         few = _few_searched(few, state)
         known = better(known, few.tiled())
@@ -82,9 +91,12 @@ def _from_few(few: Few, state: SolveState) -> tuple[Few, Answer, Certificate]:
         swept, certificate = few.whole.sweeps(min(upper, watch.news(known.objective)), watch)
         known = better(known, swept)
         cutoff = min(upper, watch.news(known.objective))
-        by_more = few.is_proven and not is_closed(few.ascent.held.bound, few.best.objective)  # than messages
+        # than messages
+        by_more = few.is_proven and not is_closed(few.ascent.held.bound, few.best.objective)
         if by_more and not few.is_like(cutoff - certificate.bound, 1.0):
-            swept, certificate = few.whole.resumed(few.whole.held.messages, _MORE_SWEEPS, cutoff, watch)
+            swept, certificate = few.whole.resumed(
+                few.whole.held.messages, _MORE_SWEEPS, cutoff, watch
+            )
             known = better(known, swept)
             cutoff = min(upper, watch.news(known.objective))
         if is_closed(certificate.bound, cutoff) or watch.left_s() <= 0:
@@ -93,7 +105,9 @@ def _from_few(few: Few, state: SolveState) -> tuple[Few, Answer, Certificate]:
             return few, known, certificate
         more = _few(state, few)
         if more is None:
-            swept, certificate = few.whole.resumed(few.tiled_messages(), state.options.max_sweeps, cutoff, watch)
+            swept, certificate = few.whole.resumed(
+                few.tiled_messages(), state.options.max_sweeps, cutoff, watch
+            )
             return few, better(known, swept), certificate
         few = more
 
@@ -113,7 +127,13 @@ def _few_searched(few: Few, state: SolveState) -> Few:
 
     def search(ascent: Ascent) -> Answer:
         known = Bracket(Answer(None, np.inf, -np.inf), -np.inf, np.inf, Apart(state.watch))
-        alone = replace(state, problem=ascent.problem, options=_little(state.options), known=known, ascent=ascent)
+        alone = replace(
+            state,
+            problem=ascent.problem,
+            options=_little(state.options),
+            known=known,
+            ascent=ascent,
+        )
         return state.anew(replace(alone, depth=0, is_first=False, swept=None, few=None))
 
     return few.searched(search)
@@ -132,7 +152,9 @@ def _little(options: SolveOptions) -> SolveOptions:
 
 def _few(state: SolveState, fewer: Few | None = None) -> Few | None:
     """Few of the equal layers, more than `fewer` has, swept, if enough repeats and there is time."""
-    options, watch, whole = state.options, state.watch, state.ascent
+    options = state.options
+    watch = state.watch
+    whole = state.ascent
     if watch.left_s() <= 0 or not options.periodic.few_periods:
         return None
 

@@ -38,11 +38,15 @@ from autopar.solve.trws.dual import Certificate
 
 _GUESSES = (1e-4, 1e-3, 1e-2)  # of the bound: windows tried while no choice is known
 _FEW = 12_000  # pairs that a window leaves: these are searched in seconds
-_LEAST_SHARE, _MOST_SHARE = 0.1, 0.6  # of the gap, for such a window
+_LEAST_SHARE = 0.1
+_MOST_SHARE = 0.6  # of the gap, for such a window
 _SHRUNK = 0.9  # of what there was: a window that leaves more is not worth a search of its own
-_ROUNDS_TO_SPLIT = 2  # that are left: with fewer, branch and bound does not close what CP-SAT did not
+_ROUNDS_TO_SPLIT = (
+    2  # that are left: with fewer, branch and bound does not close what CP-SAT did not
+)
 _MOST_LONGER = 4  # times that the work of branch and bound is doubled
-_CP_SAT, _BRANCHES = "CP-SAT", "branches"
+_CP_SAT = "CP-SAT"
+_BRANCHES = "branches"
 _FIRST_FOR_CP_SAT = 50_000  # entries: it closes smaller cores sooner than branch and bound
 _WORTH_SPLITTING = 0.8  # of the gap is left: with more, CP-SAT and better choices come first
 
@@ -56,12 +60,17 @@ def in_rounds(
     prices: Prices,
 ) -> Answer:
     """Rounds of bound and choices; after each, smaller problems in windows above the bound, or CP-SAT."""
-    ascent, best, low = _priced_ascent(problem, options, prices), Answer(None, np.inf, -np.inf), -np.inf
+    ascent = _priced_ascent(problem, options, prices)
+    best = Answer(None, np.inf, -np.inf)
+    low = -np.inf
     branches: Branches | None = None
     is_tried = False  # CP-SAT: what it does not close, it does not close later
     for round_ in range(options.max_rounds):
-        certificate, found = ascent.round(round_, min(upper, watch.news(best.objective)), best.choice, watch)
-        best, low = better(best, found), max(low, certificate.bound)
+        certificate, found = ascent.round(
+            round_, min(upper, watch.news(best.objective)), best.choice, watch
+        )
+        best = better(best, found)
+        low = max(low, certificate.bound)
         watch.raise_bound(certificate.bound, certificate.proof())
         known = Bracket(best, low, upper, watch)
         if not known.is_left or watch.objective <= watch.enough:
@@ -69,18 +78,23 @@ def in_rounds(
         known, is_all = _narrowed(certificate, options, known, depth)
         if is_all:
             return known.answer()
-        means = _means(certificate, options, is_tried, round_ + _ROUNDS_TO_SPLIT >= options.max_rounds)
+        means = _means(
+            certificate, options, is_tried, round_ + _ROUNDS_TO_SPLIT >= options.max_rounds
+        )
         for mean in means:
             if mean == _BRANCHES:
                 branches = branches or Branches(certificate, options)
                 known = _split(branches, options, known, round_)
             elif watch.left_s() > 0:
-                known, is_tried = _finished(certificate, options, known), True
+                known = _finished(certificate, options, known)
+                is_tried = True
             if is_closed(known.low, known.cutoff):
                 return known.answer()
         if means == [_CP_SAT]:
             return known.answer()
-        best, low = known.best, known.low
+        best = known.best
+        low = known.low
+
     return answer(best, low, upper)
 
 
@@ -92,13 +106,17 @@ def _priced_ascent(problem: Problem, options: SolveOptions, prices: Prices) -> A
     return ascent
 
 
-def _means(certificate: Certificate, options: SolveOptions, is_tried: bool, is_last: bool) -> list[str]:
+def _means(
+    certificate: Certificate, options: SolveOptions, is_tried: bool, is_last: bool
+) -> list[str]:
     """What may close the rest, in order: what closes it sooner, first; in the last rounds CP-SAT has the last word."""
     size = entries(certificate)
     for_cp_sat = options.cp_sat.finish and not is_tried and size <= options.max_cp_sat_entries
     may_split = options.pipeline.branch_and_bound and options.branch_entries > 0
     may_split = may_split and bool(certificate.prices.any()) and is_narrow(certificate.problem)
-    means = ([_CP_SAT] if for_cp_sat else []) + ([_BRANCHES] if may_split and not (for_cp_sat and is_last) else [])
+    means = ([_CP_SAT] if for_cp_sat else []) + (
+        [_BRANCHES] if may_split and not (for_cp_sat and is_last) else []
+    )
     return means if size <= _FIRST_FOR_CP_SAT else means[::-1]
 
 
@@ -111,22 +129,28 @@ def _split(branches: Branches, options: SolveOptions, known: Bracket, round_: in
         gap = known.cutoff - known.low
         splits = 2 ** min(round_, _MOST_LONGER) * options.branch_entries // weight(branches.problem)
         branches.grow(splits, known.cutoff, known.watch)
-        known = known.after(replace(branches.best, bound=min(branches.bound, branches.best.objective)))
+        known = known.after(
+            replace(branches.best, bound=min(branches.bound, branches.best.objective))
+        )
         left = known.cutoff - known.low
         if left > _WORTH_SPLITTING * gap or not known.is_left:
             return known
         round_ += 1
 
 
-def _narrowed(certificate: Certificate, options: SolveOptions, known: Bracket, depth: int) -> tuple[Bracket, bool]:
+def _narrowed(
+    certificate: Certificate, options: SolveOptions, known: Bracket, depth: int
+) -> tuple[Bracket, bool]:
     """What is known after searching windows above the bound, and whether one of them held all that is wanted.
 
     What a window has may cost more than its upper end; then all that is cheaper is in a wider one. The last takes in
     all that is of use; it comes at once after one in which a better choice was found.
     """
-    windows, watch = [*_guesses(certificate, known, depth), math.inf], known.watch
+    windows = [*_guesses(certificate, known, depth), math.inf]
+    watch = known.watch
     while windows and depth < MAX_DEPTH and options.pipeline.windows:
-        window, before = min(windows.pop(0), known.cutoff - certificate.bound), known.cutoff
+        window = min(windows.pop(0), known.cutoff - certificate.bound)
+        before = known.cutoff
         is_any = 0 < window < math.inf and watch.left_s() > 0
         inside = _inside(certificate, window, options, watch, depth) if is_any else None
         if inside is None:
@@ -137,20 +161,25 @@ def _narrowed(certificate: Certificate, options: SolveOptions, known: Bracket, d
             return known, True
         if known.cutoff < before:
             windows = [math.inf]
+
     return known, False
 
 
 def _finished(certificate: Certificate, options: SolveOptions, known: Bracket) -> Bracket:
     """What is known after CP-SAT."""
-    window, watch = known.cutoff - certificate.bound, known.watch
+    window = known.cutoff - certificate.bound
+    watch = known.watch
     hint = known.best.choice if known.best.objective <= known.cutoff else None
-    found, keep = finish(certificate, window, hint, options, watch), certificate.keep(window)
+    found = finish(certificate, window, hint, options, watch)
+    keep = certificate.keep(window)
     reached = min(found.bound, known.cutoff)
-    low, beyond = max(known.low, reached), reached - certificate.bound
+    low = max(known.low, reached)
+    beyond = reached - certificate.bound
     best = known.best
     if found.choice is not None:
         watch.offer(found.choice)
         best = better(best, Answer(found.choice, objective(certificate.problem, found.choice), low))
+
     watch.raise_bound(low, (Exhaust(kept(keep), *certificate.parts(), beyond, _CP_SAT),))
     return replace(known, best=best, low=low)
 
@@ -161,13 +190,18 @@ def _guesses(certificate: Certificate, known: Bracket, depth: int) -> list[float
     Where something is to be undercut: one that leaves few pairs, if it takes in enough of the gap, but not most of it.
     """
     if math.isinf(known.cutoff):
-        return [guess * abs(certificate.bound) for guess in _GUESSES if certificate.bound and not depth]
-    few, gap = window_of(sampled(certificate)[0], _FEW), known.cutoff - known.low
+        return [
+            guess * abs(certificate.bound) for guess in _GUESSES if certificate.bound and not depth
+        ]
+    few = window_of(sampled(certificate)[0], _FEW)
+    gap = known.cutoff - known.low
     is_worth = _LEAST_SHARE * gap <= few - (known.low - certificate.bound) <= _MOST_SHARE * gap
     return [few] if is_worth else []
 
 
-def _inside(certificate: Certificate, window: float, options: SolveOptions, watch: Watch, depth: int) -> Answer | None:
+def _inside(
+    certificate: Certificate, window: float, options: SolveOptions, watch: Watch, depth: int
+) -> Answer | None:
     """The answer among the choices within a window of the bound; None if the window leaves most of the problem."""
     try:
         reduction = pairs_fixed(certificate, window)
@@ -178,23 +212,37 @@ def _inside(certificate: Certificate, window: float, options: SolveOptions, watc
         return None
     upper = certificate.bound + window
     found = minimise(reduction.problem, options, Inner(watch, reduction, upper), upper, depth + 1)
-    return replace(found, choice=reduction.lift(found.choice)) if found.choice is not None else found
+    return (
+        replace(found, choice=reduction.lift(found.choice)) if found.choice is not None else found
+    )
 
 
-def minimise(problem: Problem, options: SolveOptions, watch: Watch, upper: float = np.inf, depth: int = 0) -> Answer:
+def minimise(
+    problem: Problem, options: SolveOptions, watch: Watch, upper: float = np.inf, depth: int = 0
+) -> Answer:
     """The cheapest choice found: by elimination where it fits, else by messages alone where they close, else by all."""
     return _after(reduced, by_all if depth else by_messages, problem, options, watch, upper, depth)
 
 
 def by_messages(
-    problem: Problem, options: SolveOptions, watch: Watch, upper: float, depth: int = 0, ascent: Ascent | None = None
+    problem: Problem,
+    options: SolveOptions,
+    watch: Watch,
+    upper: float,
+    depth: int = 0,
+    ascent: Ascent | None = None,
 ) -> Answer:
     """The optimum where messages prove a choice that they decode, as on most training steps; else as `by_all` does."""
     return closed_by_messages(problem, options, watch, upper, depth, by_all, ascent)
 
 
 def by_all(
-    problem: Problem, options: SolveOptions, watch: Watch, upper: float, depth: int, prices: Prices = FREE
+    problem: Problem,
+    options: SolveOptions,
+    watch: Watch,
+    upper: float,
+    depth: int,
+    prices: Prices = FREE,
 ) -> Answer:
     """After all reductions, by elimination where it fits, or by bounds, choices, windows and CP-SAT.
 
@@ -224,12 +272,15 @@ def _after(
     except Infeasible as error:
         watch.raise_bound(upper, error.witness or ())
         return NOTHING
+
     inner = Inner(watch, reduction, upper)
     found = exactly(reduction.problem, options, at_last=at_last)
     if found is None:
         found = search(reduction.problem, options, inner, upper - reduction.offset, depth)
     else:
         inner.raise_bound(found.bound, found.proof)
+
     if found.choice is not None:
         inner.offer(found.choice)
+
     return lifted(reduction, found)

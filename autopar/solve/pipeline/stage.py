@@ -179,7 +179,9 @@ class SolveState:
     @property
     def is_free(self) -> bool:
         """Whether there is no memory to share, and windows above the bound can be held as a whole."""
-        return not self.problem.usages and edge_entries(self.problem) <= self.options.max_total_entries
+        return (
+            not self.problem.usages and edge_entries(self.problem) <= self.options.max_total_entries
+        )
 
     @property
     def settles(self) -> bool:

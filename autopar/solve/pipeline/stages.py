@@ -8,7 +8,14 @@ from __future__ import annotations
 import math
 
 from autopar.solve.pipeline import closing, messages
-from autopar.solve.pipeline.stage import Bracket, Search, SolveStage, SolveState, edge_entries, run_stages
+from autopar.solve.pipeline.stage import (
+    Bracket,
+    Search,
+    SolveStage,
+    SolveState,
+    edge_entries,
+    run_stages,
+)
 from autopar.solve.problem.incumbent import Watch
 from autopar.solve.problem.options import SolveOptions
 from autopar.solve.problem.problem import Problem
@@ -46,7 +53,8 @@ def closed_by_messages(
 
     `rest` searches what they leave. `ascent`: the messages to begin with.
     """
-    is_first = ascent is None and upper == watch.objective == math.inf  # of few layers a choice is no choice yet
+    # of few layers a choice is no choice yet
+    is_first = ascent is None and upper == watch.objective == math.inf
     is_free = not problem.usages and edge_entries(problem) <= options.max_total_entries
     ascent = ascent or messages.ascent_of(problem, options, rough=is_free)
     known = Bracket(Answer(None, math.inf, -math.inf), -math.inf, upper, watch)

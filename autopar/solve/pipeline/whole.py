@@ -13,7 +13,13 @@ from functools import partial
 import numpy as np
 
 from autopar.solve.cp_sat.bottleneck import LeastPeak, least_peak
-from autopar.solve.elimination.bucket_elimination import exactly, lifted, plan_elimination, reduced, weight
+from autopar.solve.elimination.bucket_elimination import (
+    exactly,
+    lifted,
+    plan_elimination,
+    reduced,
+    weight,
+)
 from autopar.solve.periodic.layers import with_layers
 from autopar.solve.pipeline.rounds import minimise
 from autopar.solve.pipeline.stage import SolveStage, is_narrow, run_stages
@@ -32,8 +38,13 @@ from autopar.solve.problem.verifier import TOLERANCE
 from autopar.solve.trws.ascent import Answer, is_closed
 from autopar.solve.trws.dual import Dual
 
-_LAST_S, _LAST_SHARE = 0.3, 0.03  # and of the limit: for any choice at all, where the time is up and none is known
-_MOST_LATE = 300_000  # entries of edges, strategies: of larger problems nothing is found in such a moment
+_LAST_S = 0.3
+_LAST_SHARE = (
+    0.03  # and of the limit: for any choice at all, where the time is up and none is known
+)
+_MOST_LATE = (
+    300_000  # entries of edges, strategies: of larger problems nothing is found in such a moment
+)
 _FORBIDDEN = "no choice avoids the forbidden entries, with or without a memory limit"
 
 
@@ -117,7 +128,9 @@ def _exceeds(state: Whole) -> bool:
 
 def _refused(state: Whole) -> Whole:
     """Says that no choice keeps within the limit."""
-    raise _infeasible(state.problem, _least_peak(state.problem, state.options), state.options, state.watch)
+    raise _infeasible(
+        state.problem, _least_peak(state.problem, state.options), state.options, state.watch
+    )
 
 
 def _first_chosen(state: Whole) -> Whole:
@@ -140,7 +153,11 @@ def _relaxed(state: Whole) -> Whole:
     if found.choice is None:
         raise Infeasible(_FORBIDDEN)
     state.watch.offer(found.choice)
-    return replace(state, relaxed=found, is_over=is_closed(found.bound, state.watch.news(state.watch.objective)))
+    return replace(
+        state,
+        relaxed=found,
+        is_over=is_closed(found.bound, state.watch.news(state.watch.objective)),
+    )
 
 
 def _without_limit(problem: Problem, options: SolveOptions) -> Answer | None:
@@ -159,29 +176,39 @@ def _without_limit(problem: Problem, options: SolveOptions) -> Answer | None:
 
 def _is_too_wide(problem: Problem, options: SolveOptions) -> bool:
     """Whether elimination needs too large a table, as a plan says at once; to shorten chains would take seconds."""
-    return plan_elimination(problem, options.max_table_entries).largest_entries > options.max_table_entries
+    return (
+        plan_elimination(problem, options.max_table_entries).largest_entries
+        > options.max_table_entries
+    )
 
 
 def _searched_at_once(state: Whole) -> Whole:
     """After a search within the limit at once; what is feasible at all is asked only if nothing is found."""
-    problem, options, watch = state.problem, state.options, state.watch
+    problem = state.problem
+    options = state.options
+    watch = state.watch
     try:
         reduction = _roomy(problem, options)
     except Infeasible as error:
         watch.raise_bound(np.inf, error.witness or ())
         raise _infeasible(problem, _least_peak(problem, options), options, watch) from None
-    found = minimise(reduction.problem, options, Inner(watch, reduction), state.upper - reduction.offset)
+
+    found = minimise(
+        reduction.problem, options, Inner(watch, reduction), state.upper - reduction.offset
+    )
     if watch.objective < np.inf or (problem.usage_limit is None and found.bound < np.inf):
         return replace(state, is_over=True)
     if problem.usage_limit is None:
         raise Infeasible("no choice avoids the forbidden entries")
     if found.bound < np.inf and not left_s() and weight(problem) > _MOST_LATE:
         return replace(state, is_over=True)
+
     least = _least_peak(problem, options, enough=problem.usage_limit)
     if least.bound > problem.usage_limit * (1 + TOLERANCE) or found.bound == np.inf:
         raise _infeasible(problem, least, options, watch)
     if (start := _start(problem, least.choice, options)).choice is not None:
         watch.offer(start.choice)
+
     return replace(state, is_over=True)
 
 
@@ -192,8 +219,16 @@ def _roomy(problem: Problem, options: SolveOptions) -> Reduction:
       Infeasible: if there is a node none of whose strategies finds room.
     """
     whole = unchanged(problem)
-    left = whole.then(drop_oversized) if options.presolve.knapsack_filtering and is_narrow(problem) else whole
-    return whole if left is whole else left.then(drop_slack).then(partial(reduce_cheaply, options=options.presolve))
+    left = (
+        whole.then(drop_oversized)
+        if options.presolve.knapsack_filtering and is_narrow(problem)
+        else whole
+    )
+    return (
+        whole
+        if left is whole
+        else left.then(drop_slack).then(partial(reduce_cheaply, options=options.presolve))
+    )
 
 
 def _met_within(state: Whole) -> Whole:
@@ -202,25 +237,32 @@ def _met_within(state: Whole) -> Whole:
     Raises:
       Infeasible: if there is none.
     """
-    problem, options, watch = state.problem, state.options, state.watch
+    problem = state.problem
+    options = state.options
+    watch = state.watch
     assert problem.usage_limit is not None
     some = state.some
     if some is None and options.primal.first_choice:
         some = _first_chosen(state).some
+
     if watch.objective == np.inf:
         least = _least_peak(problem, options, enough=problem.usage_limit)
         if least.bound > problem.usage_limit * (1 + TOLERANCE):
             raise _infeasible(problem, least, options, watch)
         some = least.choice
+
     start = _start(problem, some, options)
     if start.choice is not None:
         watch.offer(start.choice)
+
     return state
 
 
 def _searched_within(state: Whole) -> Whole:
     """After a search within the limit."""
-    problem, options, watch = state.problem, state.options, state.watch
+    problem = state.problem
+    options = state.options
+    watch = state.watch
     assert state.relaxed is not None
     upper = watch.news(watch.objective)
     if is_closed(state.relaxed.bound, upper):
@@ -230,6 +272,7 @@ def _searched_within(state: Whole) -> Whole:
     if watch.objective == np.inf and found.bound == np.inf:
         least = _least_peak(problem, options, enough=problem.usage_limit or 0.0)
         raise _infeasible(problem, least, options, watch)
+
     return state
 
 
@@ -240,11 +283,16 @@ def _least_peak(problem: Problem, options: SolveOptions, enough: float = -np.inf
         return least_peak(problem, options, enough)
 
 
-def _infeasible(problem: Problem, least: LeastPeak, options: SolveOptions, watch: Inner) -> Infeasible:
+def _infeasible(
+    problem: Problem, least: LeastPeak, options: SolveOptions, watch: Inner
+) -> Infeasible:
     message = f"no choice keeps within the limit of {problem.usage_limit} bytes: "
     if least.choice is None:
         return Infeasible(f"{message}no choice at all was found")
-    cheap = _start(replace(problem, usage_limit=least.peak), least.choice, options).choice or least.choice
+    cheap = (
+        _start(replace(problem, usage_limit=least.peak), least.choice, options).choice
+        or least.choice
+    )
     found = f"{message}the smallest peak found is {least.peak:.6g} bytes"
     return Infeasible(found, least.peak, least.bound, watch.reduction.lift(cheap))
 
@@ -266,9 +314,16 @@ def fits(problem: Problem, choice: Choice) -> bool:
 STAGES: tuple[SolveStage[Whole], ...] = (
     SolveStage("presolve", "", lambda _: True, _reduced),
     SolveStage("least use", "", _exceeds, _refused),
-    SolveStage("first choice", "primal.first_choice", lambda s: s.options.time_limit_s is not None, _first_chosen),
+    SolveStage(
+        "first choice",
+        "primal.first_choice",
+        lambda s: s.options.time_limit_s is not None,
+        _first_chosen,
+    ),
     SolveStage("elimination without the limit", "", lambda s: bool(s.problem.usages), _relaxed),
-    SolveStage("search within the limit at once", "", lambda s: s.relaxed is None, _searched_at_once),
+    SolveStage(
+        "search within the limit at once", "", lambda s: s.relaxed is None, _searched_at_once
+    ),
     SolveStage("any choice within the limit", "", lambda _: True, _met_within),
     SolveStage("search within the limit", "", lambda _: True, _searched_within),
 )

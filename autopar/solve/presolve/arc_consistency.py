@@ -68,7 +68,9 @@ def _propagate(alive: list[Bools], partial: Sequence[Edge], finite: _Finite) -> 
     for e, edge in enumerate(partial):
         incident.setdefault(edge.u, []).append(e)
         incident.setdefault(edge.v, []).append(e)
-    queue, queued = deque(range(len(partial))), set(range(len(partial)))
+
+    queue = deque(range(len(partial)))
+    queued = set(range(len(partial)))
     while queue:
         e = queue.popleft()
         queued.discard(e)
@@ -92,9 +94,12 @@ def _supported_everywhere(problem: Problem) -> list[Bools]:
     place = np.concatenate([[0], np.cumsum([mask.size for mask in masks])]).astype(np.intp)
     pool = np.concatenate([np.zeros(0, dtype=np.bool_), *(mask.ravel() for mask in masks)])
     by_node = np.argsort(ends.ravel(), kind="stable") // 2
-    near = np.concatenate([[0], np.cumsum(np.bincount(ends.ravel(), minlength=len(counts)))]).astype(np.intp)
+    near = np.concatenate(
+        [[0], np.cumsum(np.bincount(ends.ravel(), minlength=len(counts)))]
+    ).astype(np.intp)
     left = np.isfinite(np.concatenate(problem.node_costs))
     propagate(start, ends, place, pool, near, by_node, left)
+
     return [left[a:b] for a, b in pairwise(start.tolist())]
 
 
@@ -109,28 +114,40 @@ def revise(rows: Bools, columns: Bools, mask: Bools, seen: Bools) -> tuple[bool,
             for t in range(len(columns)):
                 if mask[s, t] and columns[t]:
                     found = seen[t] = True
-            less_rows, rows[s] = less_rows or not found, found
+            less_rows = less_rows or not found
+            rows[s] = found
+
     for t in range(len(columns)):
         if columns[t] and not seen[t]:
-            less_columns, columns[t] = True, False
+            less_columns = True
+            columns[t] = False
+
     return less_rows, less_columns
 
 
 @compiled
-def propagate(start: Ints, ends: Ints, place: Ints, pool: Bools, near: Ints, by_node: Ints, alive: Bools) -> None:
+def propagate(
+    start: Ints, ends: Ints, place: Ints, pool: Bools, near: Ints, by_node: Ints, alive: Bools
+) -> None:
     """Revises edges, and again those of nodes that lost strategies, until none is lost.
 
     Edge e is between the nodes ends[e], its matrix pool[place[e] ...]; v's edges are by_node[near[v] ... near[v + 1]].
     """
     count = len(ends)
-    queue, queued = np.arange(count), np.ones(count, dtype=np.bool_)
+    queue = np.arange(count)
+    queued = np.ones(count, dtype=np.bool_)
     seen = np.empty(len(alive), dtype=np.bool_)
-    first, waiting = 0, count
+    first = 0
+    waiting = count
+
     while waiting:
         e = queue[first]
-        first, waiting, queued[e] = (first + 1) % count, waiting - 1, False
+        first = (first + 1) % count
+        waiting = waiting - 1
+        queued[e] = False
         u, v = ends[e]
-        rows, columns = alive[start[u] : start[u + 1]], alive[start[v] : start[v + 1]]
+        rows = alive[start[u] : start[u + 1]]
+        columns = alive[start[v] : start[v + 1]]
         mask = pool[place[e] : place[e + 1]].reshape(len(rows), len(columns))
         less_rows, less_columns = revise(rows, columns, mask, seen)
         for w, less in ((u, less_rows), (v, less_columns)):
@@ -138,7 +155,8 @@ def propagate(start: Ints, ends: Ints, place: Ints, pool: Bools, near: Ints, by_
                 for k in range(near[w], near[w + 1]):
                     if not queued[by_node[k]]:
                         queue[(first + waiting) % count] = by_node[k]
-                        waiting, queued[by_node[k]] = waiting + 1, True
+                        waiting = waiting + 1
+                        queued[by_node[k]] = True
 
 
 class _Finite:

@@ -72,7 +72,8 @@ class Chains:
 
     def between(self, kinds: Kinds, matrices: Ints) -> Ints:
         """The kind of what is between each pair before any node goes, from the kinds of the edges' matrices."""
-        found, own = np.full(len(self.low), NONE, dtype=np.intp), matrices.copy()
+        found = np.full(len(self.low), NONE, dtype=np.intp)
+        own = matrices.copy()
         kind: int
         for kind in present(matrices[self.is_flipped]).tolist():
             upright = kinds.made(("turned", kind), lambda kind=kind: kinds.arrays[kind].T)
@@ -101,21 +102,28 @@ class Eliminated:
     constant: float
 
 
-def eliminated(chains: Chains, kinds: Kinds, costs: Ints, between: Ints, most_entries: int) -> Eliminated | None:
+def eliminated(
+    chains: Chains, kinds: Kinds, costs: Ints, between: Ints, most_entries: int
+) -> Eliminated | None:
     """The rounds done with costs of nodes and matrices of pairs of these kinds.
 
     None if that makes more than `most_entries`, or the time is up.
     """
-    costs, between, constant, kernel = costs.copy(), between.copy(), 0.0, MinSum()
+    costs = costs.copy()
+    between = between.copy()
+    constant = 0.0
+    kernel = MinSum()
     for round_ in chains.rounds:
         left = _tables(chains, round_, kinds, costs, between, kernel)
         if is_up() or kinds.entries > most_entries:
             return None
-        is_pair, is_lone = round_.to != NOWHERE, (round_.scope == NOWHERE).all(axis=1)
+        is_pair = round_.to != NOWHERE
+        is_lone = (round_.scope == NOWHERE).all(axis=1)
         is_single = ~is_pair & ~is_lone
         kinds.add(between, round_.to[is_pair], left[is_pair])
         kinds.add(costs, round_.scope[is_single, 0], left[is_single])
         constant += sum(map(float, kinds.arrays_of(left[is_lone])))
+
     return Eliminated(costs, between, constant)
 
 
@@ -130,14 +138,19 @@ def chosen(chains: Chains, kinds: Kinds, done: Eliminated, remaining: Sequence[i
         best: list[int] = []
         for n in first.tolist():
             total: Floats = np.zeros(1)
-            for (table, axes), given in zip(_parts(kinds, columns, n), (None, *beside[n].tolist()), strict=False):
+            for (table, axes), given in zip(
+                _parts(kinds, columns, n), (None, *beside[n].tolist()), strict=False
+            ):
                 total = total + table[tuple(slice(None) if axis < 0 else given for axis in axes)]
             best.append(int(total.argmin()))
         choice[round_.nodes] = np.array(best, dtype=np.intp)[each]
+
     return choice
 
 
-def _tables(chains: Chains, round_: Round, kinds: Kinds, costs: Ints, between: Ints, kernel: MinSum) -> Ints:
+def _tables(
+    chains: Chains, round_: Round, kinds: Kinds, costs: Ints, between: Ints, kernel: MinSum
+) -> Ints:
     """The kinds of what the nodes of a round leave."""
     columns = _columns(round_, costs, between)
     first, each = distinct(*columns)
@@ -145,7 +158,11 @@ def _tables(chains: Chains, round_: Round, kinds: Kinds, costs: Ints, between: I
     for n in first.tolist():
         shape = tuple([int(chains.counts[u]) for u in round_.scope[n].tolist() if u != NOWHERE])
         key = ("left", *[int(column[n]) for column in columns])
-        made.append(kinds.made(key, lambda n=n, shape=shape: kernel.eliminate(shape, _parts(kinds, columns, n))))
+        made.append(
+            kinds.made(
+                key, lambda n=n, shape=shape: kernel.eliminate(shape, _parts(kinds, columns, n))
+            )
+        )
     return np.array(made, dtype=np.intp)[each]
 
 
@@ -171,19 +188,24 @@ def chains_of(counts: Ints, u: Ints, v: Ints, most_entries: int) -> Chains:
 
     In a round those of fewest neighbours come first, then the lower ones.
     """
-    graph, rounds = _ClassGraph(counts, u, v), list[Round]()
+    graph = _ClassGraph(counts, u, v)
+    rounds = list[Round]()
     pair_of = graph.pairs(np.minimum(u, v), np.maximum(u, v))
     while len(nodes := graph.ready(most_entries)):
         rounds.append(graph.take(nodes))
-    low, high = np.concatenate(graph.low), np.concatenate(graph.high)
-    return Chains(counts, low, high, pair_of, u > v, tuple(rounds), np.flatnonzero(graph.stays), graph.names)
+    low = np.concatenate(graph.low)
+    high = np.concatenate(graph.high)
+    return Chains(
+        counts, low, high, pair_of, u > v, tuple(rounds), np.flatnonzero(graph.stays), graph.names
+    )
 
 
 class _ClassGraph:
     """The nodes and pairs that are left while rounds are taken out. `keys`: of pairs, ascending; `names`: theirs."""
 
     def __init__(self, counts: Ints, u: Ints, v: Ints) -> None:
-        self.counts, self.stays = counts, np.ones(len(counts), dtype=np.bool_)
+        self.counts = counts
+        self.stays = np.ones(len(counts), dtype=np.bool_)
         self.keys = ascending(np.minimum(u, v) * len(counts) + np.maximum(u, v))
         self.names = np.arange(len(self.keys))
         self.low, self.high = [self.keys // len(counts)], [self.keys % len(counts)]
@@ -196,8 +218,11 @@ class _ClassGraph:
 
     def ready(self, most_entries: int) -> Ints:
         """The nodes of the next round; what they have to do with is in `scope` and `by`."""
-        low, high = self.keys // len(self.counts), self.keys % len(self.counts)
-        ends, others, names = np.concatenate([low, high]), np.concatenate([high, low]), np.tile(self.names, 2)
+        low = self.keys // len(self.counts)
+        high = self.keys % len(self.counts)
+        ends = np.concatenate([low, high])
+        others = np.concatenate([high, low])
+        names = np.tile(self.names, 2)
         degree = np.bincount(ends, minlength=len(self.counts))
         few = self.stays & (degree <= _FEW)
         mine = np.flatnonzero(few[ends])
@@ -205,14 +230,17 @@ class _ClassGraph:
         second = np.zeros(len(mine), dtype=np.intp)
         second[1:] = ends[mine[1:]] == ends[mine[:-1]]
         self.scope, self.by = (np.full((len(self.counts), _FEW), NOWHERE) for _ in range(2))
-        self.scope[ends[mine], second], self.by[ends[mine], second] = others[mine], names[mine]
+        self.scope[ends[mine], second] = others[mine]
+        self.by[ends[mine], second] = names[mine]
         entries = np.where(self.scope == NOWHERE, 1, self.counts[self.scope]).prod(axis=1)
         nodes = np.flatnonzero(few & (entries <= most_entries))
+
         return self._apart(nodes[np.argsort(degree[nodes], kind="stable")])
 
     def _apart(self, nodes: Ints) -> Ints:
         """The first of the nodes, without neighbours of those before."""
-        taken, blocked = list[int](), {NOWHERE}
+        taken = list[int]()
+        blocked = {NOWHERE}
         for v, a, b in zip(nodes.tolist(), *self.scope[nodes].T.tolist(), strict=True):
             if v not in blocked:
                 taken.append(v)
@@ -222,7 +250,9 @@ class _ClassGraph:
 
     def take(self, nodes: Ints) -> Round:
         """Takes the nodes out; their neighbours become pairs."""
-        scope, by, count = self.scope[nodes], self.by[nodes], len(self.counts)
+        scope = self.scope[nodes]
+        by = self.by[nodes]
+        count = len(self.counts)
         self.stays[nodes] = False
         stays = self.stays[self.keys // count] & self.stays[self.keys % count]
         self.keys, self.names = self.keys[stays], self.names[stays]
@@ -235,9 +265,11 @@ class _ClassGraph:
         self.low.append(fresh // count)
         self.high.append(fresh % count)
         order = np.argsort(keys, kind="stable")
-        self.keys, self.names = keys[order], names[order]
+        self.keys = keys[order]
+        self.names = names[order]
         to = np.full(len(nodes), NOWHERE)
         to[joins] = self.pairs(scope[joins, 0], scope[joins, 1])
+
         return Round(nodes, scope, by, to)
 
 
@@ -251,17 +283,26 @@ def reduce_alike(problem: Problem, options: SolveOptions) -> Reduction:
     """
     if not options.presolve.batched_elimination:
         return unchanged(problem)
-    if problem.usages or not problem.edges or len(problem.edges) < _ALIKE * len(problem.matrices[0]):
+
+    if (
+        problem.usages
+        or not problem.edges
+        or len(problem.edges) < _ALIKE * len(problem.matrices[0])
+    ):
         return unchanged(problem)
+
     if is_at_rest(problem) and not _has_chains(problem):
         return unchanged(problem)
+
     kinds = Kinds()
     whole = joined(problem, kinds)
     chains = chains_of(whole.counts, whole.edges.u, whole.edges.v, options.max_table_entries)
-    costs, between = whole.costs(kinds, problem.node_costs), chains.between(kinds, whole.edges.kind)
+    costs = whole.costs(kinds, problem.node_costs)
+    between = chains.between(kinds, whole.edges.kind)
     made = eliminated(chains, kinds, costs, between, options.max_total_entries)
     if made is None or not np.isfinite(made.constant):
         return unchanged(problem)
+
     steps = whole.steps + ((Eliminate(chains.order),) if chains.rounds else ())
     lift = partial(_lift, whole, chains, kinds, made)
     return Reduction(chains.left_of(kinds, made, whole.layers), made.constant, lift, steps)
@@ -272,5 +313,7 @@ def _has_chains(problem: Problem) -> bool:
     return bool((np.bincount(problem.ends.ravel(), minlength=len(problem.node_costs)) <= 2).any())
 
 
-def _lift(whole: FoldedNodes, chains: Chains, kinds: Kinds, made: Eliminated, choice: Choice) -> Choice:
+def _lift(
+    whole: FoldedNodes, chains: Chains, kinds: Kinds, made: Eliminated, choice: Choice
+) -> Choice:
     return whole.lift(chosen(chains, kinds, made, choice))

@@ -19,7 +19,9 @@ from autopar.solve.problem.stop import is_up
 
 _SAMPLES = 8  # columns of each matrix: they refute nearly all pairs that a whole row would
 _CHUNK_ENTRIES = 1 << 18  # 2 MB: what is compared at a time stays in the cache
-_MOST_WORK = 2e7  # entries to compare for all pairs of a node's strategies: above, it stays as it is
+_MOST_WORK = (
+    2e7  # entries to compare for all pairs of a node's strategies: above, it stays as it is
+)
 
 
 def drop_dominated(problem: Problem) -> Reduction:
@@ -30,21 +32,28 @@ def drop_dominated(problem: Problem) -> Reduction:
         rank.setdefault(id(edge.cost), len(rank))
         edges[edge.u].append((edge.cost, False))
         edges[edge.v].append((edge.cost, True))
+
     usages: list[list[Floats]] = [[] for _ in problem.node_costs]
     if problem.usage_limit is not None:
         for use in problem.usages:
             usages[use.node].append(use.size_bytes)
-    keep, replaced, dominance = list[Bools](), dict[int, Ints](), _Dominance()
+
+    keep = list[Bools]()
+    replaced = dict[int, Ints]()
+    dominance = _Dominance()
     for v, (cost, near, sizes) in enumerate(zip(problem.node_costs, edges, usages, strict=True)):
-        near.sort(key=lambda item: (rank[id(item[0])], item[1]))  # nodes with the same around them share the work
+        # nodes with the same around them share the work
+        near.sort(key=lambda item: (rank[id(item[0])], item[1]))
         mask, pairs = dominance.undominated(cost, near, sizes)
         keep.append(mask)
         if len(pairs):
             replaced[v] = pairs
+
     return restrict(problem, keep, lambda _: Dominate(replaced))
 
 
-Undominated = tuple[Bools, Ints]  # the strategies that stay, and rows (which goes, which replaces it)
+# the strategies that stay, and rows (which goes, which replaces it)
+Undominated = tuple[Bools, Ints]
 
 
 class _Dominance:
@@ -54,16 +63,26 @@ class _Dominance:
         self._sampled: dict[tuple[int, bool], Floats] = {}
         self._known: dict[tuple[tuple[int, bool], ...], Undominated] = {}
 
-    def undominated(self, cost: Floats, near: list[tuple[Floats, bool]], sizes: list[Floats]) -> Undominated:
+    def undominated(
+        self, cost: Floats, near: list[tuple[Floats, bool]], sizes: list[Floats]
+    ) -> Undominated:
         """Of a node with these matrices (transposed if flagged: rows are its own) and sizes."""
-        key = ((id(cost), False), *((id(matrix), flipped) for matrix, flipped in near), *((id(s), True) for s in sizes))
+        key = (
+            (id(cost), False),
+            *((id(matrix), flipped) for matrix, flipped in near),
+            *((id(s), True) for s in sizes),
+        )
         if key not in self._known:
             work = len(cost) ** 2 * sum(matrix.size // len(cost) for matrix, _ in near)
             none = np.ones(len(cost), dtype=bool), np.empty((0, 2), dtype=np.intp)
-            self._known[key] = self._undominated(cost, near, sizes) if work <= _MOST_WORK and not is_up() else none
+            self._known[key] = (
+                self._undominated(cost, near, sizes) if work <= _MOST_WORK and not is_up() else none
+            )
         return self._known[key]
 
-    def _undominated(self, cost: Floats, near: list[tuple[Floats, bool]], sizes: list[Floats]) -> Undominated:
+    def _undominated(
+        self, cost: Floats, near: list[tuple[Floats, bool]], sizes: list[Floats]
+    ) -> Undominated:
         excess = _difference(cost[:, None], cost[None, :])
         with np.errstate(invalid="ignore"):
             for matrix, flipped in near:
@@ -113,12 +132,15 @@ def _undominated(possible: Bools, cost: Floats, matrices: list[Floats]) -> Undom
     for matrix in matrices:
         with np.errstate(invalid="ignore"):
             excess = excess + _worst_difference(matrix, a, b)
+
     replaces = np.zeros_like(possible)
     replaces[a, b] = excess <= 0  # NaN, from inf - inf, is no
-    alive, pairs = np.ones(len(cost), dtype=bool), list[tuple[int, int]]()
+    alive = np.ones(len(cost), dtype=bool)
+    pairs = list[tuple[int, int]]()
     for s in np.flatnonzero(replaces.any(axis=0))[::-1]:
         by = replaces[:, s] & alive
         alive[s] = not by.any()
         if not alive[s]:
             pairs.append((int(s), int(by.argmax())))
+
     return alive, np.array(pairs, dtype=np.intp).reshape(-1, 2)

@@ -54,7 +54,9 @@ class FoldedNodes:
         stay: list[int] = self.stay.tolist()
         found = kinds.of([node_costs[v] for v in stay])
         followers = [node_costs[v][to_v] for members in self.led.values() for v, to_v in members]
-        places = np.repeat(np.array([*self.led], dtype=np.intp), [len(members) for members in self.led.values()])
+        places = np.repeat(
+            np.array([*self.led], dtype=np.intp), [len(members) for members in self.led.values()]
+        )
         kinds.add(found, places, kinds.of(followers))
         return kinds.sums(found, self.fixed)
 
@@ -72,7 +74,9 @@ def joined(problem: Problem, kinds: Kinds) -> FoldedNodes:
     counts = np.array(problem.counts, dtype=np.intp)
     u, v = problem.ends.T
     matrices, which = problem.matrices
-    fixed, edges, followers = _contracted(counts, Edges(u, v, kinds.of([*map(whole, matrices)])[which]), kinds)
+    fixed, edges, followers = _contracted(
+        counts, Edges(u, v, kinds.of([*map(whole, matrices)])[which]), kinds
+    )
     stays = np.ones(len(counts), dtype=np.bool_)
     stays[[v for v, _, _ in followers]] = False
     stay = np.flatnonzero(stays)
@@ -83,12 +87,15 @@ def joined(problem: Problem, kinds: Kinds) -> FoldedNodes:
     led: dict[int, list[tuple[int, Ints]]] = {}
     for v, (root, to_v) in leaders(followers).items():
         led.setdefault(int(place[root]), []).append((v, to_v))
+
     by_leader = {u: tuple(members) for u, members in led.items()}
     layers = None if problem.layers is None else problem.layers[stay]
     return FoldedNodes(counts[stay], edges, stay, layers, fixed, by_leader, followers, steps)
 
 
-def _contracted(counts: Ints, edges: Edges, kinds: Kinds) -> tuple[Ints, Edges, tuple[Follower, ...]]:
+def _contracted(
+    counts: Ints, edges: Edges, kinds: Kinds
+) -> tuple[Ints, Edges, tuple[Follower, ...]]:
     """What edges add to each node, the edges between the nodes that follow nobody, and the others in their order.
 
     Only what has to do with functional edges is looked at: all edges of their nodes, and of those that follow then.
@@ -98,18 +105,23 @@ def _contracted(counts: Ints, edges: Edges, kinds: Kinds) -> tuple[Ints, Edges, 
     functional = known[[is_functional(cost) for cost in kinds.arrays_of(known)]]
     if not len(functional):
         return fixed, edges, ()
-    first, touched = np.isin(edges.kind, functional), np.zeros(len(counts), dtype=np.bool_)
+
+    first = np.isin(edges.kind, functional)
+    touched = np.zeros(len(counts), dtype=np.bool_)
     touched[edges.u[first]] = touched[edges.v[first]] = True
     while True:
         near = touched[edges.u] | touched[edges.v]
-        part, nodes = edges.where(near), ascending(np.concatenate([edges.u[near], edges.v[near]]))
+        part = edges.where(near)
+        nodes = ascending(np.concatenate([edges.u[near], edges.v[near]]))
         smaller, stay, gone = contracted(_problem(counts[nodes], nodes, part, kinds))
         names: list[int] = nodes.tolist()
         followers = tuple([(names[v], names[u], to_v) for v, u, to_v in gone])
         if all(touched[v] for v, _, _ in followers):
             break
         touched[[v for v, _, _ in followers]] = True
-    others, left = edges.where(~near), nodes[stay]
+
+    others = edges.where(~near)
+    left = nodes[stay]
     fixed[left] = kinds.of(smaller.node_costs)
     u, v = (left[[getattr(edge, end) for edge in smaller.edges]] for end in ("u", "v"))
     moved = Edges(u, v, kinds.of([edge.cost for edge in smaller.edges]))
@@ -121,17 +133,23 @@ def _problem(counts: Ints, nodes: Ints, edges: Edges, kinds: Kinds) -> Problem:
     u: list[int] = np.searchsorted(nodes, edges.u).tolist()
     v: list[int] = np.searchsorted(nodes, edges.v).tolist()
     zeros: dict[int, Floats] = {int(count): np.zeros(count) for count in present(counts)}
-    return derived(tuple([zeros[int(count)] for count in counts]), tuple(map(Edge, u, v, kinds.arrays_of(edges.kind))))
+    return derived(
+        tuple([zeros[int(count)] for count in counts]),
+        tuple(map(Edge, u, v, kinds.arrays_of(edges.kind))),
+    )
 
 
 def _both(a: Edges, b: Edges) -> Edges:
-    return Edges(np.concatenate([a.u, b.u]), np.concatenate([a.v, b.v]), np.concatenate([a.kind, b.kind]))
+    return Edges(
+        np.concatenate([a.u, b.u]), np.concatenate([a.v, b.v]), np.concatenate([a.kind, b.kind])
+    )
 
 
 def _folded(fixed: Ints, edges: Edges, kinds: Kinds) -> tuple[Ints, Edges, Proof]:
     """`fixed`, and what edges that depend on one end only add to each node; and the other edges."""
     fixed = fixed.copy()
-    along = np.zeros(len(kinds.arrays), dtype=np.intp)  # 1: depends on its row only; 2: on its column only
+    # 1: depends on its row only; 2: on its column only
+    along = np.zeros(len(kinds.arrays), dtype=np.intp)
     part = np.full(len(kinds.arrays), NONE, dtype=np.intp)
     known = present(edges.kind)
     for kind, cost in zip(known, kinds.arrays_of(known), strict=True):
@@ -140,8 +158,10 @@ def _folded(fixed: Ints, edges: Edges, kinds: Kinds) -> tuple[Ints, Edges, Proof
         along[kind] = 1 if (cost == cost[:, :1]).all() else 2 if (cost == cost[:1]).all() else 0
         if along[kind]:
             (part[kind],) = kinds.of([cost[:, 0] if along[kind] == 1 else cost[0]])
+
     moves = along[edges.kind] > 0
-    gone, others = edges.where(moves), edges.where(~moves)
+    gone = edges.where(moves)
+    others = edges.where(~moves)
     by_row = along[gone.kind] == 1
     kinds.add(fixed, np.where(by_row, gone.u, gone.v), part[gone.kind])
     return fixed, others, _steps(len(fixed), gone, by_row, others, kinds)
@@ -149,7 +169,9 @@ def _folded(fixed: Ints, edges: Edges, kinds: Kinds) -> tuple[Ints, Edges, Proof
 
 def _steps(count: int, gone: Edges, by_row: Bools, others: Edges, kinds: Kinds) -> Proof:
     """That one-sided edges moved to a node: messages where others are between the same nodes, else they are gone."""
-    own, held = (np.minimum(some.u, some.v) * count + np.maximum(some.u, some.v) for some in (gone, others))
+    own, held = (
+        np.minimum(some.u, some.v) * count + np.maximum(some.u, some.v) for some in (gone, others)
+    )
     is_beside = is_among(own, np.sort(held))
     beside = gone.where(is_beside)
     rows: list[bool] = by_row[is_beside].tolist()

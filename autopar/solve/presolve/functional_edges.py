@@ -17,7 +17,8 @@ from autopar.solve.problem.factored_matrix import ALL, Matrix, at, part, taken
 from autopar.solve.problem.problem import Edge, Problem, Usage
 from autopar.solve.problem.reduction import Choice, Ints, Reduction, compact, unchanged
 
-Follower = tuple[int, int, Ints]  # (node that goes, node it follows, its strategy for each of the other's)
+# (node that goes, node it follows, its strategy for each of the other's)
+Follower = tuple[int, int, Ints]
 
 
 def _functions(matrix: Matrix) -> tuple[Ints | None, Ints | None]:
@@ -88,6 +89,7 @@ class _Contraction:
             self.edges[e] = Edge(u, other, mine) if edge.u == v else Edge(other, u, mine)
             self.incident[u].add(e)
             changed.append(e)
+
         self.incident[v].clear()
         return changed
 
@@ -122,6 +124,7 @@ def contracted(problem: Problem) -> tuple[Problem, list[int], list[Follower]]:
     queue: list[int] = np.flatnonzero(np.array(functional, dtype=np.bool_)[which]).tolist()
     if not queue:
         return problem, list(range(len(problem.node_costs))), []
+
     work = _Contraction(problem, maps)
     queue.reverse()
     while queue:
@@ -129,6 +132,7 @@ def contracted(problem: Problem) -> tuple[Problem, list[int], list[Follower]]:
         found = work.follower(edge) if edge is not None else None
         if found is not None:
             queue.extend(sorted(work.merge(*found), reverse=True))
+
     usages = _moved(problem.usages, work.followers)
     gone = {v for v, _, _ in work.followers}
     smaller, stay = compact(problem, work.costs, gone, list(work.edges.values()), usages)
@@ -156,7 +160,9 @@ def _moved(usages: Sequence[Usage], followers: list[Follower]) -> list[Usage]:
     return moved
 
 
-def lift_followers(count: int, stay: list[int], followers: list[Follower], choice: Choice) -> Choice:
+def lift_followers(
+    count: int, stay: list[int], followers: list[Follower], choice: Choice
+) -> Choice:
     """The choice of all nodes that a choice of those that stay is."""
     full = [0] * count
     for v, s in zip(stay, choice, strict=True):

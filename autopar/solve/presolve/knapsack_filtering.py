@@ -39,6 +39,7 @@ def _drop(problem: Problem) -> Reduction:
     rows = memory_rows(problem)
     if not rows.count:
         return unchanged(problem)
+
     smallest, largest = _extremes([segment.size_bytes for segment in rows.segments])
     least = rows.sums(smallest)
     room = rows.limit - least + _TOLERANCE * max(rows.limit, float(least.max()))
@@ -47,12 +48,17 @@ def _drop(problem: Problem) -> Reduction:
         row = int(room.argmin())
         node = next(segment.node for segment in rows.segments if segment.low <= row < segment.high)
         raise _infeasible(rows.limit, {node: _NONE})
+
     for i in np.flatnonzero(largest - smallest > room.min()).tolist():
         segment = rows.segments[i]
-        keep[segment.node] &= segment.size_bytes - smallest[i] <= room[segment.low : segment.high].min()
+        keep[segment.node] &= (
+            segment.size_bytes - smallest[i] <= room[segment.low : segment.high].min()
+        )
+
     masks = {mask.tobytes(): mask for mask in keep}
     if not all(mask.any() for mask in masks.values()):
         raise _infeasible(rows.limit, kept(keep))
+
     return restrict(problem, [masks[mask.tobytes()] for mask in keep], Overflow)
 
 
@@ -65,5 +71,6 @@ def _extremes(parts: Sequence[Floats]) -> tuple[Floats, Floats]:
 
 def _infeasible(limit: float, left: Kept) -> Infeasible:
     return Infeasible(
-        f"there is a node none of whose strategies finds room in {limit} bytes", witness=(Overflow(left),)
+        f"there is a node none of whose strategies finds room in {limit} bytes",
+        witness=(Overflow(left),),
     )

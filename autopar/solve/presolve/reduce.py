@@ -23,21 +23,26 @@ from autopar.solve.problem.stop import is_up
 
 def share_equal(problem: Problem) -> Reduction:
     """Arrays with the same contents become the same object, so that later work on them is done once."""
-    costs, (matrices, which) = _shared(problem.node_costs), problem.matrices
+    costs = _shared(problem.node_costs)
+    (matrices, which) = problem.matrices
     first: list[Matrix] = _shared(matrices)
     numbers: list[int] = which.tolist()
     edges = [
         edge if first[n] is edge.matrix else Edge(edge.u, edge.v, first[n])
         for edge, n in zip(problem.edges, numbers, strict=True)
     ]
-    smaller = derived(tuple(costs), tuple(edges), problem.usages, problem.usage_limit, layers=problem.layers)
+    smaller = derived(
+        tuple(costs), tuple(edges), problem.usages, problem.usage_limit, layers=problem.layers
+    )
     return Reduction(smaller, 0.0, lambda choice: choice)
 
 
 def _shared(arrays: Sequence[A]) -> list[A]:
     """The arrays, equal ones as the first of them."""
     same = HashConsing[A]()
-    number = {id(array): same.number(array) for array in {id(array): array for array in arrays}.values()}
+    number = {
+        id(array): same.number(array) for array in {id(array): array for array in arrays}.values()
+    }
     return [same.arrays[number[id(array)]] for array in arrays]
 
 
@@ -45,27 +50,38 @@ def merge_parallel(problem: Problem) -> Reduction:
     """One edge for each pair of nodes: the sum of all between them, from the lower to the higher node."""
     if _is_simple(problem):
         return unchanged(problem)
+
     groups: dict[tuple[int, int], list[Edge]] = {}
     for edge in problem.edges:
         groups.setdefault((min(edge.u, edge.v), max(edge.u, edge.v)), []).append(edge)
+
     sums: dict[tuple[tuple[int, bool], ...], Matrix] = {}
 
     def total(group: list[Edge]) -> Matrix:
         key = tuple((id(edge.matrix), edge.u > edge.v) for edge in group)
         if key not in sums:
-            found = reduce(added, [edge.matrix.T if edge.u > edge.v else edge.matrix for edge in group])
+            found = reduce(
+                added, [edge.matrix.T if edge.u > edge.v else edge.matrix for edge in group]
+            )
             sums[key] = found if isinstance(found, Thin) else np.ascontiguousarray(found)
         return sums[key]
 
-    edges = tuple(group[0] if len(group) == 1 else Edge(u, v, total(group)) for (u, v), group in groups.items())
-    merged = derived(problem.node_costs, edges, problem.usages, problem.usage_limit, layers=problem.layers)
+    edges = tuple(
+        group[0] if len(group) == 1 else Edge(u, v, total(group))
+        for (u, v), group in groups.items()
+    )
+    merged = derived(
+        problem.node_costs, edges, problem.usages, problem.usage_limit, layers=problem.layers
+    )
     return Reduction(merged, 0.0, lambda choice: choice)
 
 
 def _is_simple(problem: Problem) -> bool:
     """Whether no two edges are between the same nodes."""
     ends = problem.ends
-    return len(np.unique(ends.min(axis=1) * len(problem.node_costs) + ends.max(axis=1))) == len(ends)
+    return len(np.unique(ends.min(axis=1) * len(problem.node_costs) + ends.max(axis=1))) == len(
+        ends
+    )
 
 
 def fold_constant(problem: Problem) -> Reduction:
@@ -74,11 +90,15 @@ def fold_constant(problem: Problem) -> Reduction:
 
     def constant_axis(matrix: Matrix) -> int | None:
         cost = entries_of(matrix)
-        if (cost[0] == cost[0, 0]).all() and (cost == cost[:, :1]).all():  # most fail in the first row
+        if (cost[0] == cost[0, 0]).all() and (
+            cost == cost[:, :1]
+        ).all():  # most fail in the first row
             return 1
         return 0 if (cost[:, 0] == cost[0, 0]).all() and (cost == cost[:1]).all() else None
 
-    costs, edges, gone = list(problem.node_costs), list[Edge](), list[tuple[int, int]]()
+    costs = list(problem.node_costs)
+    edges = list[Edge]()
+    gone = list[tuple[int, int]]()
     for edge in problem.edges:
         if id(edge.matrix) not in folded:
             folded[id(edge.matrix)] = constant_axis(edge.matrix)
@@ -91,9 +111,13 @@ def fold_constant(problem: Problem) -> Reduction:
             costs[edge.u] = costs[edge.u] + at(edge.matrix, ALL, 0)
         else:
             costs[edge.v] = costs[edge.v] + at(edge.matrix, 0, ALL)
+
     if not gone:
         return unchanged(problem)
-    smaller = derived(tuple(costs), tuple(edges), problem.usages, problem.usage_limit, layers=problem.layers)
+
+    smaller = derived(
+        tuple(costs), tuple(edges), problem.usages, problem.usage_limit, layers=problem.layers
+    )
     return Reduction(smaller, 0.0, lambda choice: choice, (Fold(tuple(gone)),))
 
 

@@ -44,7 +44,9 @@ class _Made(Generic[A]):
         self._known: dict[tuple[object, ...], tuple[A, tuple[Matrix, ...]]] = {}
         self.entries = 0
 
-    def once(self, inputs: tuple[Matrix, ...], flipped: tuple[bool, ...], make: Callable[[], A]) -> A:
+    def once(
+        self, inputs: tuple[Matrix, ...], flipped: tuple[bool, ...], make: Callable[[], A]
+    ) -> A:
         """What `make` makes of the inputs, those that are flipped transposed, when it is first asked."""
         key = (*map(id, inputs), *flipped)
         if key not in self._known:
@@ -59,8 +61,10 @@ class _Graph:
     def __init__(self, problem: Problem) -> None:
         self.costs = list(problem.node_costs)
         self.near: list[dict[int, tuple[Matrix, bool]]] = [{} for _ in self.costs]
-        self.sums, self.least = _Made[Matrix](), _Made[Matrix]()  # of matrices
-        self.added, self.lowest = _Made[Floats](), _Made[Floats]()  # costs of nodes
+        self.sums = _Made[Matrix]()
+        self.least = _Made[Matrix]()  # of matrices
+        self.added = _Made[Floats]()
+        self.lowest = _Made[Floats]()  # costs of nodes
         self.offset = 0.0
         for edge in problem.edges:
             self.join(edge.u, edge.v, edge.matrix)
@@ -74,7 +78,9 @@ class _Graph:
         """Adds a matrix with rows u and columns v to what is between them."""
         if v in self.near[u]:
             before, flipped = self.near[u][v]
-            cost = self.sums.once((before, cost), (flipped,), lambda: added(before, cost.T if flipped else cost))
+            cost = self.sums.once(
+                (before, cost), (flipped,), lambda: added(before, cost.T if flipped else cost)
+            )
             u, v = (v, u) if flipped else (u, v)
         self.near[u][v] = (cost, False)
         self.near[v][u] = (cost, True)
@@ -85,11 +91,14 @@ class _Graph:
         gone = _Gone(v, self.costs[v], near)
         for u, _, _ in near:
             del self.near[u][v]
+
         self.near[v].clear()
         if not near:
             self.offset += float(gone.cost.min())
             return gone
-        inputs, flipped = (gone.cost, *(matrix for _, matrix, _ in near)), tuple(turned for _, _, turned in near)
+
+        inputs = (gone.cost, *(matrix for _, matrix, _ in near))
+        flipped = tuple(turned for _, _, turned in near)
         sides = [matrix if turned else matrix.T for _, matrix, turned in near]
         if len(near) == 1:
             u = near[0][0]
@@ -97,7 +106,12 @@ class _Graph:
             before = self.costs[u]
             self.costs[u] = self.added.once((before, least), (), lambda: before + least)
         else:
-            self.join(near[0][0], near[1][0], self.least.once(inputs, flipped, lambda: least_to_two(gone.cost, *sides)))
+            self.join(
+                near[0][0],
+                near[1][0],
+                self.least.once(inputs, flipped, lambda: least_to_two(gone.cost, *sides)),
+            )
+
         return gone
 
 
@@ -105,6 +119,7 @@ def contract_chains(problem: Problem, options: SolveOptions) -> Reduction:
     """Eliminates all nodes with at most two neighbours and without usages, while tables stay within the options."""
     if not options.presolve.variable_elimination:
         return unchanged(problem)
+
     graph = _Graph(problem)
     fixed = {use.node for use in problem.usages}
     gone: list[_Gone] = []
@@ -113,10 +128,15 @@ def contract_chains(problem: Problem, options: SolveOptions) -> Reduction:
         gone += [graph.eliminate(v) for v in chosen if not is_up()]
         done = set(chosen)
         open_nodes = [v for v in open_nodes if v not in done]
+
     if not gone:
         return unchanged(problem)
+
     edges = [
-        Edge(u, v, cost) for u, near in enumerate(graph.near) for v, (cost, flipped) in near.items() if not flipped
+        Edge(u, v, cost)
+        for u, near in enumerate(graph.near)
+        for v, (cost, flipped) in near.items()
+        if not flipped
     ]
     out = {item.node for item in gone}
     smaller, stay = compact(problem, graph.costs, out, edges)
@@ -127,7 +147,8 @@ def contract_chains(problem: Problem, options: SolveOptions) -> Reduction:
 def _round(graph: _Graph, nodes: list[int], options: SolveOptions) -> list[int]:
     """Nodes that may go now, no two adjacent: those of fewest neighbours first, then in order."""
     room = options.max_total_entries - graph.entries
-    chosen, blocked = list[int](), set[int]()
+    chosen = list[int]()
+    blocked = set[int]()
     for v in sorted(nodes, key=lambda v: len(graph.near[v])):
         if len(graph.near[v]) > _MAX_NEIGHBOURS:
             break
@@ -141,6 +162,7 @@ def _round(graph: _Graph, nodes: list[int], options: SolveOptions) -> list[int]:
         room -= 2 * entries
         chosen.append(v)
         blocked.update(graph.near[v])
+
     return chosen
 
 

@@ -36,9 +36,12 @@ _SHARES = (0.99, 1.01, 1.1, 1.5, 3.0)  # of the memory prices, until a choice ke
 _WINDOW = 3e-4  # of the bound
 _DECODED_SHARES = (0.5, 0.99, 1.01, 2.0, 4.0)  # far ones give a mixture what it needs
 _PAIRS = 1_200_000  # that are left, where sweeps decode
-_SWEEPS, _SWEEPS_PER_CHECK = 40, 5  # at each share: few pairs are left, and messages settle soon
+_SWEEPS = 40
+_SWEEPS_PER_CHECK = 5  # at each share: few pairs are left, and messages settle soon
 _PASSES = 25  # of annealings: more find hardly better ones
-_NEAR = 0.1  # of a gap: the excess of strategies that a choice that is much cheaper is mostly made of
+_NEAR = (
+    0.1  # of a gap: the excess of strategies that a choice that is much cheaper is mostly made of
+)
 _WORK = 1e8  # additions of the elimination that mixes without one
 
 
@@ -57,8 +60,11 @@ def choices_about(certificate: Certificate, options: SolveOptions) -> list[Choic
 
 def _at_share(certificate: Certificate, share: float, options: SolveOptions) -> Choice | None:
     """The cheapest choice at this share of the prices, among strategies of little excess; None if that is too dear."""
-    problem, rows = certificate.problem, certificate.rows
-    priced = derived(tuple(rows.priced(share * certificate.prices, problem.node_costs)), problem.edges)
+    problem = certificate.problem
+    rows = certificate.rows
+    priced = derived(
+        tuple(rows.priced(share * certificate.prices, problem.node_costs)), problem.edges
+    )
     keep = certificate.keep(_WINDOW * abs(certificate.bound))
     if not all(mask.any() for mask in keep):
         return None
@@ -67,29 +73,43 @@ def _at_share(certificate: Certificate, share: float, options: SolveOptions) -> 
     return close.lift(found.choice) if found is not None and found.choice is not None else None
 
 
-def annealed(certificate: Certificate, met: Sequence[Ints], options: SolveOptions, watch: Watch) -> Answer:
+def annealed(
+    certificate: Certificate, met: Sequence[Ints], options: SolveOptions, watch: Watch
+) -> Answer:
     """The best choice made of these, of one at least, that sweeps at the prices and short annealings find."""
     return _annealed_of(certificate, strategies_of(certificate.problem, met), options, watch)
 
 
-def annealed_near(certificate: Certificate, choice: Choice, cost: float, options: SolveOptions, watch: Watch) -> Answer:
+def annealed_near(
+    certificate: Certificate, choice: Choice, cost: float, options: SolveOptions, watch: Watch
+) -> Answer:
     """As `annealed`, of the strategies of a choice of this cost and those of little excess beside its gap."""
     close = certificate.keep(_NEAR * (cost - certificate.bound))
     own = strategies_of(certificate.problem, [choice])
-    return _annealed_of(certificate, [a | b for a, b in zip(close, own, strict=True)], options, watch)
+    return _annealed_of(
+        certificate, [a | b for a, b in zip(close, own, strict=True)], options, watch
+    )
 
 
-def _annealed_of(certificate: Certificate, keep: Sequence[Bools], options: SolveOptions, watch: Watch) -> Answer:
+def _annealed_of(
+    certificate: Certificate, keep: Sequence[Bools], options: SolveOptions, watch: Watch
+) -> Answer:
     problem = certificate.problem
     try:
         left = restrict(problem, keep, Forbid).then(drop_forbidden)
     except Infeasible:
         return Answer(None, np.inf, -np.inf)
-    ascent = Ascent(left.problem, replace(options, anneal_passes=min(options.anneal_passes, _PASSES)), rough=True)
+
+    ascent = Ascent(
+        left.problem,
+        replace(options, anneal_passes=min(options.anneal_passes, _PASSES)),
+        rough=True,
+    )
     ascent.price(ascent.rows.by_row(certificate.parts()[0]))
     found = ascent.chosen(Apart(watch))
     if found.choice is None:
         return found
+
     choice = left.lift(found.choice)
     return Answer(choice, objective(problem, choice), -np.inf)
 
@@ -118,11 +138,18 @@ def close_to(certificate: Certificate, cutoff: float, options: SolveOptions) -> 
     above, each = sampled(certificate)
     window = min(cutoff - certificate.bound, window_of(above, _PAIRS / each))
     try:
-        left = pairs_fixed(certificate, window).then(partial(reduced, options=options)).then(drop_forbidden)
+        left = (
+            pairs_fixed(certificate, window)
+            .then(partial(reduced, options=options))
+            .then(drop_forbidden)
+        )
     except Infeasible:
         return None
+
     rows = memory_rows(left.problem)
-    return Close(left, certificate.bound + window, rows, rows.by_row(certificate.parts()[0]), options)
+    return Close(
+        left, certificate.bound + window, rows, rows.by_row(certificate.parts()[0]), options
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,7 +164,8 @@ class Close:
 
     def swept(self, cutoff: float, watch: Watch) -> Answer:
         """What sweeps find, which take little here, with a bound on all below the top."""
-        left, inner = self.reduction, Inner(watch, self.reduction, self.top)
+        left = self.reduction
+        inner = Inner(watch, self.reduction, self.top)
         ascent = Ascent(left.problem, self.options)
         ascent.price(self.prices)
         found, proven = ascent.sweeps(cutoff - left.offset, inner)
@@ -150,7 +178,9 @@ class Close:
         """What sweeps decode at shares of the prices, on both sides of the limit."""
         dual = Dual(self.reduction.problem, self.rows)
         dual.is_accelerated = self.options.trws.acceleration
-        return [self.reduction.lift(_decoded(dual, share * self.prices)) for share in _DECODED_SHARES]
+        return [
+            self.reduction.lift(_decoded(dual, share * self.prices)) for share in _DECODED_SHARES
+        ]
 
 
 def _decoded(dual: Dual, prices: Floats) -> Choice:

@@ -23,7 +23,9 @@ from autopar.solve.trws.kernels import add_prices, add_row, cost_of, use_of
 _SWEEPS = 5  # what is decoded after these is no longer better for more
 _HEATS = (0.1, 1.0, 10.0)  # of a node's share of the bound
 _SHARE = 0.2  # of the passes that annealing may have, for each heat
-_CHEAPEST, _DEARER, _STEPS = 1e-3, 4.0, 16  # what relief may cost: a node's share for a limit's excess, times 4, ...
+_CHEAPEST = 1e-3
+_DEARER = 4.0
+_STEPS = 16  # what relief may cost: a node's share for a limit's excess, times 4, ...
 _STEADY = 3  # tries at the dearest
 _HIGH = 1e6  # shares of a node, for a whole limit: a price beside which costs are nothing
 _FEWEST_PASSES = 20  # of forests towards few bytes
@@ -31,22 +33,29 @@ _FEWEST_PASSES = 20  # of forests towards few bytes
 
 def first_choice(dual: Dual, options: SolveOptions, watch: Watch) -> Choice | None:
     """A choice that keeps the limit and takes no forbidden entry; None if none was met. Leaves `dual` as it was."""
-    before, flat = dual.state(), dual.flat
+    before = dual.state()
+    flat = dual.flat
     for _ in range(_SWEEPS):
         dual.sweep()
-    decoded, unit = dual.decode()[dual.order], abs(dual.state().bound) / len(dual.order)
+
+    decoded = dual.decode()[dual.order]
+    unit = abs(dual.state().bound) / len(dual.order)
     dual.restore(before)
     found = _relieved(flat, decoded, unit, watch)
     for number, heat in enumerate(_HEATS):
         if found is not None or watch.left_s() <= 0:
             break
         found = _annealed(flat, decoded, heat * unit, options, number, watch)
+
     if found is None:
         found = _relieved(flat, _of_few_bytes(flat, decoded, unit, options, watch), unit, watch)
+
     return None if found is None else tuple(found[dual.rank].tolist())
 
 
-def _annealed(flat: Flat, start: Ints, heat: float, options: SolveOptions, number: int, watch: Watch) -> Ints | None:
+def _annealed(
+    flat: Flat, start: Ints, heat: float, options: SolveOptions, number: int, watch: Watch
+) -> Ints | None:
     """The first choice that fits and annealing meets."""
 
     def wanted(cost: float) -> bool:
@@ -56,9 +65,13 @@ def _annealed(flat: Flat, start: Ints, heat: float, options: SolveOptions, numbe
     return anneal(flat, np.zeros(flat.memory.rows), schedule, wanted)[0]
 
 
-def _of_few_bytes(flat: Flat, start: Ints, unit: float, options: SolveOptions, watch: Watch) -> Ints:
+def _of_few_bytes(
+    flat: Flat, start: Ints, unit: float, options: SolveOptions, watch: Watch
+) -> Ints:
     """A choice whose bytes are few: random forests are solved one after the other, at one high price of all rows."""
-    choice, desk, random = start.copy(), desk_for(flat), np.random.default_rng(options.seed)
+    choice = start.copy()
+    desk = desk_for(flat)
+    random = np.random.default_rng(options.seed)
     prices = np.full(flat.memory.rows, _HIGH * unit / (flat.memory.limit or 1.0))
     add_prices(flat, prices, desk.costs)
     for _ in range(_FEWEST_PASSES):
@@ -72,7 +85,8 @@ def _of_few_bytes(flat: Flat, start: Ints, unit: float, options: SolveOptions, w
 
 def _relieved(flat: Flat, start: Ints, unit: float, watch: Watch) -> Ints | None:
     """The choice after moves of single nodes; None if it still does not fit, or takes a forbidden entry."""
-    choice, used = start.copy(), np.zeros(flat.memory.rows)
+    choice = start.copy()
+    used = np.zeros(flat.memory.rows)
     dearest = _CHEAPEST * unit / (flat.memory.limit or 1.0)
     for step in range(_STEPS + _STEADY):
         use_of(flat.memory, choice, used)
@@ -87,22 +101,28 @@ def _relieved(flat: Flat, start: Ints, unit: float, watch: Watch) -> Ints | None
 @compiled
 def relieve(p: Flat, dearest: float, choice: Ints, used: Floats) -> None:
     """Moves every node to where it takes away most excess for its cost, up to `dearest` a byte of excess."""
-    m, total = p.memory, np.empty(p.widest)
+    m = p.memory
+    total = np.empty(p.widest)
+
     for v in range(len(p.start) - 1):
         if not is_hot(p, v, used):
             continue
-        first, count = p.start[v], p.start[v + 1] - p.start[v]
+        first = p.start[v]
+        count = p.start[v + 1] - p.start[v]
         total[:count] = p.cost[first : first + count]
         for k in range(p.near[v], p.near[v + 1]):
             add_row(p, k, int(choice[p.other[k]]), total[:count])
-        now, best, least = choice[v], choice[v], dearest
+        now = choice[v]
+        best = choice[v]
+        least = dearest
         for s in range(count):
             if s == now or not np.isfinite(total[s]):
                 continue
             relief = relief_of(p, v, now, s, used)
             rise = total[s] - total[now] if np.isfinite(total[now]) else -np.inf
             if relief > 0 and (rise <= 0 or rise / relief <= least):
-                best, least = s, min(least, max(rise, 0.0) / relief)
+                best = s
+                least = min(least, max(rise, 0.0) / relief)
         if best != now:
             choice[v] = best
             for i in range(m.of[v], m.of[v + 1]):
@@ -123,7 +143,8 @@ def is_hot(p: Flat, v: int, used: Floats) -> bool:
 @compiled_inner
 def relief_of(p: Flat, v: int, now: int, s: int, used: Floats) -> float:
     """By how much the excess of all rows together falls when v goes from a strategy to another."""
-    m, relief = p.memory, 0.0
+    m = p.memory
+    relief = 0.0
     for i in range(m.of[v], m.of[v + 1]):
         change = m.size[m.at[i] + s] - m.size[m.at[i] + now]
         if change != 0.0:

@@ -23,15 +23,19 @@ from autopar.solve.problem.reduction import Ints
 from autopar.solve.trws.arrays import Flat
 from autopar.solve.trws.kernels import add_prices, cost_of, entry, use_of
 
-_LEAST, _MOST = 1, 200  # nodes of a region
+_LEAST = 1
+_MOST = 200  # nodes of a region
 _TRIES = 50  # to find another neighbour of a region
 _NOISE = 0.3  # of the temperature, on every strategy
 _RATE = 0.02  # of the highest price: a whole limit in excess
-_EXCESS, _ROOM = 0.2, 0.1  # of the limit: more counts as this
+_EXCESS = 0.2
+_ROOM = 0.1  # of the limit: more counts as this
 _COOLED = 1e-3  # of the first temperature, at the end
 _CHUNK = 100  # steps at one temperature, with one set of random numbers
 _DRAWS = 1 << 15  # of each kind, for one chunk; taken again from the first if they run out
-_FIRST_EXCESS = 0.05  # of the limit: an excess that costs as much as the heat, where nothing has a price
+_FIRST_EXCESS = (
+    0.05  # of the limit: an excess that costs as much as the heat, where nothing has a price
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,12 +85,16 @@ def search_regions(
 
     `wanted` is told the cost of the best now and then, and ends the search by saying False.
     """
-    place, desk, nodes = _start(flat, prices, walk), desk_for(flat), len(walk.choice)
+    place = _start(flat, prices, walk)
+    desk = desk_for(flat)
+    nodes = len(walk.choice)
     if not np.isfinite(place.cost[0]) or (place.used > flat.memory.limit).any():
         return None, np.inf
+
     region = Neighbourhood(np.zeros(nodes, dtype=np.intp), np.zeros(nodes, dtype=np.intp))
     least = walk.heat / (_FIRST_EXCESS * (flat.memory.limit or 1.0))
-    rate, random = _RATE * max(float(prices.max(initial=0.0)), least), np.random.default_rng(walk.seed)
+    rate = _RATE * max(float(prices.max(initial=0.0)), least)
+    random = np.random.default_rng(walk.seed)
     for done in range(0, walk.steps, _CHUNK):
         draws = Draws(random.random(_DRAWS), random.gumbel(size=_DRAWS), np.zeros(2, dtype=np.intp))
         _refresh(flat, place)
@@ -94,14 +102,18 @@ def search_regions(
         move(flat, min(_CHUNK, walk.steps - done), heat, rate, draws, region, place, desk)
         if not wanted(float(place.cost[1])):
             break
+
     return place.best, cost_of(flat, flat.cost, place.best)
 
 
 def _start(flat: Flat, prices: Floats, walk: Walk) -> Neighbour:
-    choice, used = walk.choice.copy(), np.zeros(flat.memory.rows)
+    choice = walk.choice.copy()
+    used = np.zeros(flat.memory.rows)
     use_of(flat.memory, choice, used)
     costs = np.full(2, cost_of(flat, flat.cost, choice))
-    return Neighbour(choice, choice.copy(), choice.copy(), used, prices.copy(), flat.cost.copy(), costs)
+    return Neighbour(
+        choice, choice.copy(), choice.copy(), used, prices.copy(), flat.cost.copy(), costs
+    )
 
 
 def _refresh(flat: Flat, place: Neighbour) -> None:
@@ -129,9 +141,11 @@ def gumbel(draws: Draws) -> float:
 @compiled_inner
 def pick(p: Flat, draws: Draws, region: Neighbourhood) -> int:
     """Writes a connected region, in random order: a random node, then random neighbours. Returns how many nodes."""
-    nodes, mark = region.nodes, region.mark
+    nodes = region.nodes
+    mark = region.mark
     wanted = int(_LEAST * (_MOST / _LEAST) ** uniform(draws))
-    count, failed = 1, 0
+    count = 1
+    failed = 0
     nodes[0] = int(uniform(draws) * len(nodes))
     mark[nodes[0]] = 1
     while count < wanted and failed < _TRIES:
@@ -141,19 +155,31 @@ def pick(p: Flat, draws: Draws, region: Neighbourhood) -> int:
         if mark[u]:
             failed += 1
         else:
-            failed, nodes[count], mark[u] = 0, u, 1
+            failed = 0
+            nodes[count] = u
+            mark[u] = 1
             count += 1
+
     for i in range(count):
         mark[nodes[i]] = 0
+
     for i in range(count - 1, 0, -1):
         j = int(uniform(draws) * (i + 1))
         nodes[i], nodes[j] = nodes[j], nodes[i]
+
     return count
 
 
 @compiled
 def move(
-    p: Flat, steps: int, heat: float, rate: float, draws: Draws, region: Neighbourhood, place: Neighbour, desk: Desk
+    p: Flat,
+    steps: int,
+    heat: float,
+    rate: float,
+    draws: Draws,
+    region: Neighbourhood,
+    place: Neighbour,
+    desk: Desk,
 ) -> None:
     """Steps at one temperature: a trial on a random region, taken or taken back."""
     for _ in range(steps):
@@ -185,7 +211,8 @@ def move(
 @compiled_inner
 def shift(p: Flat, nodes: Ints, sign: float, place: Neighbour) -> bool:
     """Takes the bytes in use from the choice to the trial (1) or back (-1). Returns whether they fit there."""
-    m, fits = p.memory, True
+    m = p.memory
+    fits = True
     for v in nodes:
         if place.trial[v] != place.choice[v]:
             for i in range(m.of[v], m.of[v + 1]):
@@ -193,11 +220,13 @@ def shift(p: Flat, nodes: Ints, sign: float, place: Neighbour) -> bool:
                 if change != 0.0:
                     for r in range(m.low[i], m.high[i]):
                         place.used[r] += sign * change
+
     for v in nodes:
         if place.trial[v] != place.choice[v]:
             for i in range(m.of[v], m.of[v + 1]):
                 for r in range(m.low[i], m.high[i]):
                     fits = fits and place.used[r] <= m.limit
+
     return fits
 
 
@@ -219,13 +248,17 @@ def rise_of(p: Flat, nodes: Ints, place: Neighbour) -> float:
     """What the trial costs more than the choice."""
     rise = 0.0
     for v in nodes:
-        old, new = place.choice[v], place.trial[v]
+        old = place.choice[v]
+        new = place.trial[v]
         if old == new:
             continue
         rise += float(p.cost[p.start[v] + new] - p.cost[p.start[v] + old])
         for k in range(p.near[v], p.near[v + 1]):
             u = p.other[k]
-            if u < v or place.choice[u] == place.trial[u]:  # an edge between two that change counts once
+            if (
+                u < v or place.choice[u] == place.trial[u]
+            ):  # an edge between two that change counts once
                 rise += entry(p, k, int(place.trial[u]), int(new))
                 rise -= entry(p, k, int(place.choice[u]), int(old))
+
     return rise

@@ -30,8 +30,11 @@ from autopar.solve.trws.dual import Dual
 from autopar.solve.trws.kernels import add_prices, cost_of, entry, use_of
 
 _SWEEPS = 6  # at each prices
-_HEAT, _COOLED = 0.1, 0.01  # of a node's share of the cost; of that, at the end
-_ROUNDS, _SPLICED, _NEIGHBOURS = 2, 32, 2  # of splices; choices in each; next ones that each is spliced with
+_HEAT = 0.1
+_COOLED = 0.01  # of a node's share of the cost; of that, at the end
+_ROUNDS = 2
+_SPLICED = 32
+_NEIGHBOURS = 2  # of splices; choices in each; next ones that each is spliced with
 _DIPS = 12  # of the cuts of a splice, the cheapest first
 _ROUNDING = 1e-9  # of a cost: more than what its sum in another order is off by
 
@@ -42,18 +45,32 @@ class PathRelinking:
     Choices are told to `pareto`, as those of the whole problem.
     """
 
-    def __init__(self, reduced: Reduction, seen: Sequence[Bools], options: SolveOptions, pareto: Pareto) -> None:
+    def __init__(
+        self, reduced: Reduction, seen: Sequence[Bools], options: SolveOptions, pareto: Pareto
+    ) -> None:
         contract = partial(contract_chains, options=options)
         few = reduced.then(partial(restrict, keep=seen, because=Forbid))
-        self.reduction = few.then(partial(reduce_cheaply, options=options.presolve)).then(merge_usages).then(contract)
+        self.reduction = (
+            few.then(partial(reduce_cheaply, options=options.presolve))
+            .then(merge_usages)
+            .then(contract)
+        )
         self.rows = memory_rows(self.reduction.problem)
         self.dual = Dual(self.reduction.problem, self.rows)
         self.dual.is_accelerated = options.trws.acceleration
         self.pareto = pareto
-        self.desk, self.random = desk_for(self.dual.flat), np.random.default_rng(options.seed)
+        self.desk = desk_for(self.dual.flat)
+        self.random = np.random.default_rng(options.seed)
+
         self.own = Pareto()
 
-    def descend(self, rows: Rows, every: Sequence[Floats], passes: tuple[int, int], wanted: Callable[[], bool]) -> None:
+    def descend(
+        self,
+        rows: Rows,
+        every: Sequence[Floats],
+        passes: tuple[int, int],
+        wanted: Callable[[], bool],
+    ) -> None:
         """Choices at all these prices on `rows`, one after another: each from what is decoded and from the last.
 
         `passes`: forests of a descent from what is decoded, and of one from the best choice of the prices before.
@@ -82,21 +99,28 @@ class PathRelinking:
                 for cut in _dips(costs).tolist():
                     choice = np.concatenate([a.choice[:cut], b.choice[cut:]])
                     cost = float(costs[cut]) + self.reduction.offset
-                    if self.own.wants(cost - _ROUNDING * abs(cost), float(self._used(choice).max(initial=0.0))):
+                    if self.own.wants(
+                        cost - _ROUNDING * abs(cost), float(self._used(choice).max(initial=0.0))
+                    ):
                         self._meet(choice)
 
     def _descended(self, choice: Ints, prices: Floats, passes: int) -> Ints:
         """Random forests are solved exactly, one after another, at priced costs with noise that cools."""
-        flat, desk, choice = self.dual.flat, self.desk, choice.copy()
+        flat = self.dual.flat
+        desk = self.desk
+        choice = choice.copy()
         costs = flat.cost.copy()
         add_prices(flat, prices, costs)
         heat = _HEAT * abs(self._priced(choice, prices)) / max(1, len(choice))
         for n in range(passes if np.isfinite(heat) else 0):
-            desk.costs[:] = costs - self.random.gumbel(scale=heat * _COOLED ** (n / passes), size=len(costs))
+            desk.costs[:] = costs - self.random.gumbel(
+                scale=heat * _COOLED ** (n / passes), size=len(costs)
+            )
             order = self.random.permutation(len(choice))
             grow_forest(flat, order, desk)
             solve_forest(flat, order, choice, desk)
             self._meet(choice)
+
         return choice
 
     def _at(self, rows: Rows, prices: Floats) -> Floats:
@@ -108,7 +132,9 @@ class PathRelinking:
         return here
 
     def _priced(self, choice: Ints, prices: Floats) -> float:
-        return cost_of(self.dual.flat, self.dual.flat.cost, choice) + float(prices @ self._used(choice))
+        return cost_of(self.dual.flat, self.dual.flat.cost, choice) + float(
+            prices @ self._used(choice)
+        )
 
     def _used(self, choice: Ints) -> Floats:
         used = np.zeros(self.rows.count)
@@ -129,7 +155,8 @@ class PathRelinking:
 
 def spliced_costs(flat: Flat, a: Ints, b: Ints) -> Floats:
     """For every cut, 0 to the number of nodes: the cost of a's strategies before it and b's from it on."""
-    change, closed = np.zeros(len(a) + 1), np.zeros(len(a) + 1, dtype=np.intp)
+    change = np.zeros(len(a) + 1)
+    closed = np.zeros(len(a) + 1, dtype=np.intp)
     splice_changes(flat, a, b, change, closed)
     return np.where(np.cumsum(closed) > 0, np.inf, np.cumsum(change))
 
@@ -145,8 +172,11 @@ def splice_changes(p: Flat, a: Ints, b: Ints, change: Floats, closed: Ints) -> N
         change[v + 1] += p.cost[p.start[v] + a[v]] - p.cost[p.start[v] + b[v]]
         for k in range(p.near[v], p.split[v]):
             u = p.other[k]
-            mine, theirs = int(a[u]), int(b[u])
-            here, across, there = entry(p, k, mine, a[v]), entry(p, k, mine, b[v]), entry(p, k, theirs, b[v])
+            mine = int(a[u])
+            theirs = int(b[u])
+            here = entry(p, k, mine, a[v])
+            across = entry(p, k, mine, b[v])
+            there = entry(p, k, theirs, b[v])
             change[0] += there
             if np.isfinite(across):
                 change[u + 1] += across - there
@@ -160,5 +190,10 @@ def splice_changes(p: Flat, a: Ints, b: Ints, change: Floats, closed: Ints) -> N
 
 def _dips(costs: Floats) -> Ints:
     """Where the costs are no higher than next to it: the lowest, in order."""
-    dips = np.flatnonzero((costs[1:-1] <= costs[:-2]) & (costs[1:-1] < costs[2:]) & np.isfinite(costs[1:-1])) + 1
+    dips = (
+        np.flatnonzero(
+            (costs[1:-1] <= costs[:-2]) & (costs[1:-1] < costs[2:]) & np.isfinite(costs[1:-1])
+        )
+        + 1
+    )
     return dips[np.argsort(costs[dips], kind="stable")][:_DIPS]

@@ -22,7 +22,9 @@ class LocalSearch:
     """Moves on choices of one problem."""
 
     def __init__(self, problem: Problem, rows: Rows, options: PrimalOptions = _ALL) -> None:
-        self.problem, self.rows, self._may_move = problem, rows, options.repair
+        self.problem = problem
+        self.rows = rows
+        self._may_move = options.repair
         self.near: list[list[tuple[int, Floats]]] = [[] for _ in problem.node_costs]
         for edge in problem.edges:
             self.near[edge.u].append((edge.v, edge.cost.T))
@@ -79,36 +81,48 @@ class LocalSearch:
     def move(self, v: int, s: int, choice: list[int], used: Floats) -> None:
         """Gives v the strategy s."""
         for segment in self.rows.of_node[v]:
-            used[segment.low : segment.high] += segment.size_bytes[s] - segment.size_bytes[choice[v]]
+            used[segment.low : segment.high] += (
+                segment.size_bytes[s] - segment.size_bytes[choice[v]]
+            )
         choice[v] = s
 
     def repair(self, choice: list[int]) -> bool:
         """Frees memory in the worst row at the least cost a byte, until all fit or nothing helps. True if all fit."""
         if not self.rows.count:
             return True
+
         for _ in range(_MAX_REPAIRS):
             used = self.rows.used(choice)
             worst = int(used.argmax())
             if used[worst] <= self.rows.limit:
                 return True
             found = min(
-                (move for v in range(len(choice)) if (move := self._relief(v, worst, choice, used)) is not None),
+                (
+                    move
+                    for v in range(len(choice))
+                    if (move := self._relief(v, worst, choice, used)) is not None
+                ),
                 default=None,
             )
             if found is None or is_up():
                 return False
             choice[found[1]] = found[2]
+
         return self.fits(choice)
 
-    def _relief(self, v: int, row: int, choice: list[int], used: Floats) -> tuple[float, int, int] | None:
+    def _relief(
+        self, v: int, row: int, choice: list[int], used: Floats
+    ) -> tuple[float, int, int] | None:
         """(cost a byte, v, strategy) of the best way for v to use less in a row."""
         mine = [segment for segment in self.rows.of_node[v] if segment.low <= row < segment.high]
         if not mine:
             return None
+
         freed = mine[0].size_bytes[choice[v]] - mine[0].size_bytes
         useful = (freed > 0) & self.allowed(v, choice, used)
         if not useful.any():
             return None
+
         costs = self.local_costs(v, choice)
         rise = costs - costs[choice[v]] if np.isfinite(costs[choice[v]]) else costs
         need = max(float(used[row]) - self.rows.limit, 0.0)

@@ -51,7 +51,9 @@ def desk_for(flat: Flat) -> Desk:
     """A clean desk, with the costs of the problem."""
     nodes = len(flat.start) - 1
     inside, root, seen, walk, via = (np.zeros(nodes, dtype=np.intp) for _ in range(5))
-    total, kept, best = np.zeros(len(flat.cost)), np.zeros(flat.size, dtype=np.intp), np.zeros(flat.widest)
+    total = np.zeros(len(flat.cost))
+    kept = np.zeros(flat.size, dtype=np.intp)
+    best = np.zeros(flat.widest)
     return Desk(flat.cost.copy(), inside, root, seen, walk, via, total, kept, best)
 
 
@@ -71,7 +73,10 @@ def grow_forest(p: Flat, order: Ints, desk: Desk) -> None:
     Nodes outside `order` must be 0 inside already.
     """
     for v in order:
-        desk.inside[v], desk.seen[v], desk.root[v] = 0, -1, v
+        desk.inside[v] = 0
+        desk.seen[v] = -1
+        desk.root[v] = v
+
     for v in order:
         fits = True
         for k in range(p.near[v], p.near[v + 1]):
@@ -91,16 +96,20 @@ def walk_forest(p: Flat, order: Ints, choice: Ints, desk: Desk) -> int:
     """Writes the forest's nodes, parents first, and their costs beside the nodes outside. Returns how many."""
     for v in order:
         desk.via[v] = -2
+
     found = 0
     for i in range(len(order)):
         if not desk.inside[order[i]] or desk.via[order[i]] != -2:
             continue
-        desk.via[order[i]], desk.walk[found] = -1, order[i]
-        done, found = found, found + 1
+        desk.via[order[i]] = -1
+        desk.walk[found] = order[i]
+        done = found
+        found = found + 1
         while done < found:
             v = desk.walk[done]
             done += 1
-            first, count = p.start[v], p.start[v + 1] - p.start[v]
+            first = p.start[v]
+            count = p.start[v + 1] - p.start[v]
             for t in range(first, first + count):
                 desk.total[t] = desk.costs[t]
             for k in range(p.near[v], p.near[v + 1]):
@@ -108,26 +117,35 @@ def walk_forest(p: Flat, order: Ints, choice: Ints, desk: Desk) -> int:
                 if not desk.inside[u]:
                     add_row(p, k, int(choice[u]), desk.total[first : first + count])
                 elif desk.via[u] == -2:
-                    desk.via[u], desk.walk[found] = p.back[k], u
+                    desk.via[u] = p.back[k]
+                    desk.walk[found] = u
                     found += 1
+
     return found
 
 
 @compiled_inner
 def hand_up(p: Flat, v: int, desk: Desk) -> None:
     """Adds to v's parent's costs, for each of its strategies, the least of v's tree, and keeps v's strategy."""
-    k, u = p.back[desk.via[v]], p.other[desk.via[v]]
-    wide, kept = p.wide[k], p.mail[k]
+    k = p.back[desk.via[v]]
+    u = p.other[desk.via[v]]
+    wide = p.wide[k]
+    kept = p.mail[k]
     for c in range(wide):
         desk.best[c] = np.inf
+
     for s in range(p.start[v + 1] - p.start[v]):
-        own, base = desk.total[p.start[v] + s], p.thin[k] + p.class_of[p.rows_at[k] + s] * wide
+        own = desk.total[p.start[v] + s]
+        base = p.thin[k] + p.class_of[p.rows_at[k] + s] * wide
         for c in range(wide):
             value = own + p.pool[base + c]
             if value < desk.best[c]:
                 desk.best[c] = value
                 desk.kept[kept + c] = s
-    for t in range(p.start[u + 1] - p.start[u] - 1, -1, -1):  # downwards: a class stands for none before its number
+
+    for t in range(
+        p.start[u + 1] - p.start[u] - 1, -1, -1
+    ):  # downwards: a class stands for none before its number
         c = p.class_of[p.columns_at[k] + t]
         desk.kept[kept + t] = desk.kept[kept + c]
         desk.total[p.start[u] + t] += desk.best[c]
@@ -149,10 +167,15 @@ def solve_forest(p: Flat, order: Ints, choice: Ints, desk: Desk) -> None:
 
 
 _COOLED = 1e-3  # of the first temperature, at the end
-_UP, _DOWN = 1.02, 0.995  # of the factor on all prices, a pass: up faster, as most passes should fit
+_UP = 1.02
+_DOWN = 0.995  # of the factor on all prices, a pass: up faster, as most passes should fit
 _DEARER = 0.1  # of the highest price: a whole limit in excess, for good
-_EACH, _EACH_UP, _EACH_DOWN = 0.1, 0.2, 0.1  # of the highest price, a whole limit in excess; the most excess, slack
-_FIRST_EXCESS = 0.05  # of the limit: an excess that is to cost as much as a node, where nothing has a price yet
+_EACH = 0.1
+_EACH_UP = 0.2
+_EACH_DOWN = 0.1  # of the highest price, a whole limit in excess; the most excess, slack
+_FIRST_EXCESS = (
+    0.05  # of the limit: an excess that is to cost as much as a node, where nothing has a price yet
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,15 +189,19 @@ class Cooling:
     each: bool = False
 
 
-def anneal(flat: Flat, prices: Floats, schedule: Cooling, wanted: Callable[[float], bool]) -> tuple[Ints | None, float]:
+def anneal(
+    flat: Flat, prices: Floats, schedule: Cooling, wanted: Callable[[float], bool]
+) -> tuple[Ints | None, float]:
     """The cheapest choice met that fits, and its cost; None and inf if none fits.
 
     `wanted` is told the cost of the best after every pass, and ends the annealing by saying False.
     """
     random = np.random.default_rng(schedule.seed)
-    choice, control = schedule.choice.copy(), _Control(flat, prices, schedule)
+    choice = schedule.choice.copy()
+    control = _Control(flat, prices, schedule)
     desk = desk_for(flat)
-    best, least = None, np.inf
+    best = None
+    least = np.inf
     for n in range(schedule.passes):
         desk.costs[:] = flat.cost
         add_prices(flat, control.prices * control.factor, desk.costs)
@@ -186,9 +213,11 @@ def anneal(flat: Flat, prices: Floats, schedule: Cooling, wanted: Callable[[floa
         if control.fits(choice):
             cost = cost_of(flat, flat.cost, choice)
             if cost < least:
-                best, least = choice.copy(), cost
+                best = choice.copy()
+                least = cost
         if not wanted(least):
             break
+
     return best, least
 
 
@@ -196,8 +225,10 @@ class _Control:
     """The prices of memory and the factor on all of them."""
 
     def __init__(self, flat: Flat, prices: Floats, schedule: Cooling) -> None:
-        self.memory, self.each = flat.memory, schedule.each
-        self.prices, self.factor = prices.copy(), 1.0
+        self.memory = flat.memory
+        self.each = schedule.each
+        self.prices = prices.copy()
+        self.factor = 1.0
         self.used = np.zeros(flat.memory.rows)
         self.scale = flat.memory.limit or 1.0
         least = schedule.heat / (_FIRST_EXCESS * self.scale) if flat.memory.rows else 0.0
@@ -207,6 +238,7 @@ class _Control:
         """Whether the choice is within the limit; the prices follow."""
         if not self.memory.rows:
             return True
+
         use_of(self.memory, choice, self.used)
         excess = (self.used - self.memory.limit) / self.scale
         hot = self.used > self.memory.limit
@@ -218,4 +250,5 @@ class _Control:
             self.prices[hot] += _DEARER * excess[hot] * max(float(self.prices.max()), self.unit)
         else:
             self.factor *= _DOWN
+
         return not hot.any()

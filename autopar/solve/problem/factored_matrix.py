@@ -24,9 +24,14 @@ Words = NDArray[np.uint64]
 ALL = slice(None)
 
 _FEWEST = 256  # entries: in smaller matrices equal rows are not looked for
-_SMALL, _WORTH = 1024, 0.75  # entries of a matrix that is as well whole; of all, more of which are as well all of them
-_SEED, _FACTOR = np.uint64(14695981039346656037), np.uint64(1099511628211)  # of the hash FNV-1a, here word by word
-_UPPER = np.uint64(32)  # bits: the upper ones of a product depend on all bits of its factors, the lower ones do not
+_SMALL = 1024
+_WORTH = (
+    0.75  # entries of a matrix that is as well whole; of all, more of which are as well all of them
+)
+_SEED = np.uint64(14695981039346656037)
+_FACTOR = np.uint64(1099511628211)  # of the hash FNV-1a, here word by word
+# bits: the upper ones of a product depend on all bits of its factors, the lower ones do not
+_UPPER = np.uint64(32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +85,9 @@ def part(matrix: Matrix, rows: Ints | None = None, columns: Ints | None = None) 
     """These rows and columns of the matrix, all if None, as an array: of a thin one it is not kept."""
     if isinstance(matrix, Thin):
         columns = matrix.columns if columns is None else matrix.columns[columns]
-        return matrix.entries.take(columns, axis=1).take(matrix.rows if rows is None else matrix.rows[rows], axis=0)
+        return matrix.entries.take(columns, axis=1).take(
+            matrix.rows if rows is None else matrix.rows[rows], axis=0
+        )
     some = matrix if rows is None else matrix.take(rows, axis=0)
     return some if columns is None else some.take(columns, axis=1)
 
@@ -96,13 +103,21 @@ def finite_entries(matrix: Matrix) -> int:
     finite = np.isfinite(entries_of(matrix))
     if isinstance(matrix, Thin):
         tall, wide = finite.shape
-        return int(np.bincount(matrix.rows, minlength=tall) @ finite @ np.bincount(matrix.columns, minlength=wide))
+        return int(
+            np.bincount(matrix.rows, minlength=tall)
+            @ finite
+            @ np.bincount(matrix.columns, minlength=wide)
+        )
     return int(np.count_nonzero(finite))
 
 
 def at(matrix: Matrix, s: Ints | int | slice, t: Ints | int | slice) -> Floats:
     """The entries at rows s and columns t."""
-    return matrix.entries[matrix.rows[s], matrix.columns[t]] if isinstance(matrix, Thin) else matrix[s, t]
+    return (
+        matrix.entries[matrix.rows[s], matrix.columns[t]]
+        if isinstance(matrix, Thin)
+        else matrix[s, t]
+    )
 
 
 def matrix_of(entries: Floats, rows: Ints, columns: Ints) -> Matrix:
@@ -117,7 +132,9 @@ def taken(matrix: Matrix, rows: Ints | None, columns: Ints | None) -> Matrix:
     """The matrix with these of its rows and columns; None: all of them, in order."""
     if not isinstance(matrix, Thin):
         return part(matrix, rows, columns)
-    entries, of_rows, of_columns = matrix.entries, matrix.rows, matrix.columns
+    entries = matrix.entries
+    of_rows = matrix.rows
+    of_columns = matrix.columns
     if rows is not None:
         used, of_rows = _as_they_come(of_rows[rows])
         entries = entries.take(used, axis=0)
@@ -190,7 +207,8 @@ def _as_they_come(classes: Ints) -> tuple[Ints, Ints]:
 
 def distinct_rows(cost: Floats) -> tuple[Floats, Ints]:
     """The distinct rows in the order in which they come first, and for every row which of them it is."""
-    first, classes = np.empty(len(cost), dtype=np.intp), np.empty(len(cost), dtype=np.intp)
+    first = np.empty(len(cost), dtype=np.intp)
+    classes = np.empty(len(cost), dtype=np.intp)
     count = number_rows(np.ascontiguousarray(cost).view(np.uint64), first, classes)
     return (cost, classes) if count == len(cost) else (cost[first[:count]], classes)
 
@@ -201,24 +219,32 @@ def number_rows(words: Words, first: Ints, classes: Ints) -> int:
 
     Distinct rows are found by a hash table, and compared word by word.
     """
-    rows, columns, count, size = len(words), words.shape[1], 0, 2
+    rows = len(words)
+    columns = words.shape[1]
+    count = 0
+    size = 2
     while size < 2 * rows:
         size *= 2
+
     table = np.full(size, -1, dtype=np.intp)
     for s in range(rows):
-        row, mixed = words[s], _SEED
+        row = words[s]
+        mixed = _SEED
         for t in range(columns):
             mixed = (mixed ^ row[t]) * _FACTOR
         slot = np.intp(mixed >> _UPPER) & (size - 1)
         while table[slot] >= 0:
-            other, t = words[first[table[slot]]], 0
+            other = words[first[table[slot]]]
+            t = 0
             while t < columns and other[t] == row[t]:
                 t += 1
             if t == columns:
                 break
             slot = (slot + 1) & (size - 1)
         if table[slot] < 0:
-            table[slot], first[count] = count, s
+            table[slot] = count
+            first[count] = s
             count += 1
         classes[s] = table[slot]
+
     return count

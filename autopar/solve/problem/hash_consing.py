@@ -33,18 +33,22 @@ class HashConsing(Generic[A]):
         self.arrays: list[A] = []
         self._by_sample: dict[Hashable, int] = {}
         self._by_whole: dict[Hashable, int] = {}
-        self._read: set[int] = set()  # of those that are first of their sample: whose whole is known too
+        # of those that are first of their sample: whose whole is known too
+        self._read: set[int] = set()
 
     def copy(self) -> HashConsing[A]:
         """The same so far; what either learns the other does not."""
         other = HashConsing[A]()
-        other.arrays, other._read = self.arrays.copy(), self._read.copy()
-        other._by_sample, other._by_whole = self._by_sample.copy(), self._by_whole.copy()
+        other.arrays = self.arrays.copy()
+        other._read = self._read.copy()
+        other._by_sample = self._by_sample.copy()
+        other._by_whole = self._by_whole.copy()
         return other
 
     def number(self, array: A) -> int:
         """The number of an array; read whole only where a sample of it is like that of another."""
-        step, fresh = max(1, array.size // _SAMPLE), len(self.arrays)
+        step = max(1, array.size // _SAMPLE)
+        fresh = len(self.arrays)
         sample = _digest(_sampled(array, step))
         found = self._by_sample.setdefault((array.shape, sample), fresh)
         if found < fresh and step > 1:
@@ -97,8 +101,11 @@ class Kinds:
     def fork(self) -> Kinds:
         """The same kinds so far; what either learns the other does not."""
         other = Kinds()
-        other.entries, other._same, other._held = self.entries, self._same.copy(), self._held.copy()
-        other._of_id, other._made = self._of_id.copy(), self._made.copy()
+        other.entries = self.entries
+        other._same = self._same.copy()
+        other._held = self._held.copy()
+        other._of_id = self._of_id.copy()
+        other._made = self._made.copy()
         return other
 
     @property
@@ -111,7 +118,9 @@ class Kinds:
         ids: Ints = np.fromiter(map(id, arrays), dtype=np.intp, count=len(arrays))
         first, each = distinct(ids)
         found = np.empty_like(first)
-        for n in np.argsort(first):  # in order, wherever the objects lie: sums must not depend on that
+        for n in np.argsort(
+            first
+        ):  # in order, wherever the objects lie: sums must not depend on that
             found[n] = self._kind(arrays[int(first[n])])
         return found[each]
 
@@ -139,18 +148,23 @@ class Kinds:
         order = np.lexsort((kinds, places))
         first = np.flatnonzero(_differs(places[order]) | _differs(kinds[order]))
         times = np.diff(np.append(first, len(order)))
-        places, kinds = places[order[first]], self._multiples(kinds[order[first]], times)
+        places = places[order[first]]
+        kinds = self._multiples(kinds[order[first]], times)
         while len(places):
             leads = _differs(places)
             to = places[leads]
             totals[to] = self.sums(totals[to], kinds[leads])
-            places, kinds = places[~leads], kinds[~leads]
+            places = places[~leads]
+            kinds = kinds[~leads]
 
     def _multiples(self, kinds: Ints, times: Ints) -> Ints:
         found = kinds.copy()
         for n in np.flatnonzero(times > 1).tolist():
-            kind, count = int(kinds[n]), int(times[n])
-            found[n] = self.made(("times", kind, count), lambda kind=kind, count=count: count * self.arrays[kind])
+            kind = int(kinds[n])
+            count = int(times[n])
+            found[n] = self.made(
+                ("times", kind, count), lambda kind=kind, count=count: count * self.arrays[kind]
+            )
         return found
 
     def _sum(self, a: int, b: int) -> int:
@@ -167,16 +181,22 @@ class Kinds:
 
 def distinct(*columns: Ints) -> tuple[Ints, Ints]:
     """Where each distinct row of the columns stands first, and for every row which of them it is."""
-    key, size = np.zeros(len(columns[0]), dtype=np.intp), 1
-    first, each = np.zeros(min(1, len(key)), dtype=np.intp), key
+    key = np.zeros(len(columns[0]), dtype=np.intp)
+    size = 1
+    first = np.zeros(min(1, len(key)), dtype=np.intp)
+    each = key
     for column in columns:
         low = int(column.min(initial=0))
         width = int(column.max(initial=0)) - low + 1
         if size * width >= _WORD:
             _, column = np.unique(column, return_inverse=True)
             _, key = np.unique(key, return_inverse=True)
-            low, width, size = 0, int(column.max(initial=0)) + 1, int(key.max(initial=0)) + 1
-        key, size = key * width + (column - low), size * width
+            low = 0
+            width = int(column.max(initial=0)) + 1
+            size = int(key.max(initial=0)) + 1
+        key = key * width + (column - low)
+        size = size * width
+
     _, first, each = np.unique(key, return_index=True, return_inverse=True)
     return first, each
 

@@ -78,7 +78,9 @@ class Best:
         below: float = np.inf,
         tolerance: float = 0.0,
     ) -> None:
-        self.problem, self.on_progress, self.began = problem, on_progress, now()
+        self.problem = problem
+        self.on_progress = on_progress
+        self.began = now()
         self.ends = self.began + (left_s() if time_limit_s is None else min(time_limit_s, left_s()))
         self.choice: Choice | None = None
         self.objective: float = below
@@ -104,13 +106,15 @@ class Best:
         cost = objective(self.problem, choice)
         limit = self.problem.usage_limit
         if cost < self.objective and (limit is None or peak(self.problem, choice) <= limit):
-            self.choice, self.objective = choice, cost
+            self.choice = choice
+            self.objective = cost
             self._tell()
 
     def raise_bound(self, bound: float, proof: Proof) -> None:
         """Keeps the bound and its proof if it is the highest so far; never above the best choice's cost."""
         if min(bound, self.objective) > self.bound:
-            self.bound, self.proof = min(bound, self.objective), proof
+            self.bound = min(bound, self.objective)
+            self.proof = proof
             self._tell()
 
     def left_s(self) -> float:
@@ -155,7 +159,9 @@ class Inner:
 
     def raise_bound(self, bound: float, proof: Proof) -> None:
         """A bound on all choices that are left is one on all that are cheaper than the cap."""
-        self.outer.raise_bound(min(bound + self.reduction.offset, self.cap), self.reduction.steps + proof)
+        self.outer.raise_bound(
+            min(bound + self.reduction.offset, self.cap), self.reduction.steps + proof
+        )
 
     def left_s(self) -> float:
         """As the outer one."""

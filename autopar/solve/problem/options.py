@@ -202,13 +202,27 @@ class SolveOptions:
     pipeline: PipelineOptions = PipelineOptions()
 
     def __post_init__(self) -> None:
-        limits = (self.max_table_entries, self.max_total_entries, self.max_elimination_work, self.max_sweeps)
-        others = (self.anneal_passes, self.region_steps, self.max_rounds, self.max_cp_sat_entries, self.cp_sat_work)
+        limits = (
+            self.max_table_entries,
+            self.max_total_entries,
+            self.max_elimination_work,
+            self.max_sweeps,
+        )
+        others = (
+            self.anneal_passes,
+            self.region_steps,
+            self.max_rounds,
+            self.max_cp_sat_entries,
+            self.cp_sat_work,
+        )
         counts = (self.branch_entries, self.gap_tolerance)
         if min(*limits, self.cp_sat_workers) < 1 or min(*others, *counts) < 0:
             raise ValueError(f"work limits must be positive: {self}")
+
         if self.time_limit_s is not None and not self.time_limit_s >= 0:
-            raise ValueError(f"time_limit_s is {self.time_limit_s!r}: pass seconds >= 0, or None for no limit")
+            raise ValueError(
+                f"time_limit_s is {self.time_limit_s!r}: pass seconds >= 0, or None for no limit"
+            )
 
     @property
     def switches(self) -> dict[str, bool]:
@@ -231,4 +245,7 @@ class SolveOptions:
         for room in fields(self):
             record: object = getattr(self, room.name)
             if is_dataclass(record) and not isinstance(record, type):
-                yield from ((room.name, each.name, bool(getattr(record, each.name))) for each in fields(record))
+                yield from (
+                    (room.name, each.name, bool(getattr(record, each.name)))
+                    for each in fields(record)
+                )

@@ -127,7 +127,10 @@ class Problem:
     def _edges_of(self) -> list[NDArray[np.intp]]:
         """The edges that have each of the `matrices`."""
         found, which = self.matrices
-        return np.split(np.argsort(which, kind="stable"), np.cumsum(np.bincount(which, minlength=len(found)))[:-1])
+        return np.split(
+            np.argsort(which, kind="stable"),
+            np.cumsum(np.bincount(which, minlength=len(found)))[:-1],
+        )
 
     def taken(self, choice: tuple[int, ...]) -> list[float]:
         """What each edge costs under `choice`."""
@@ -151,7 +154,9 @@ def derived(
 ) -> Problem:
     """A problem made of the parts of a checked one: not checked again, which would take as long as the reductions."""
     problem = object.__new__(Problem)
-    problem.__dict__.update(node_costs=node_costs, edges=edges, usages=usages, usage_limit=usage_limit)
+    problem.__dict__.update(
+        node_costs=node_costs, edges=edges, usages=usages, usage_limit=usage_limit
+    )
     problem.__dict__.update(periods=periods, layers=layers)
     return problem
 
@@ -185,8 +190,12 @@ def check(problem: Problem) -> None:
     """Raises ValueError if `problem` breaks an invariant."""
     for v, cost in _distinct(problem.node_costs):
         if cost.ndim != 1 or not len(cost) or not _is_cost(cost):
-            raise ValueError(f"node {v}: costs must be a vector of at least one number, none NaN or -inf: {cost}")
-    counts, (matrices, which) = np.array(problem.counts, dtype=np.intp), problem.matrices
+            raise ValueError(
+                f"node {v}: costs must be a vector of at least one number, none NaN or -inf: {cost}"
+            )
+
+    counts = np.array(problem.counts, dtype=np.intp)
+    (matrices, which) = problem.matrices
     shapes = np.array(
         [matrix.shape if len(matrix.shape) == 2 else (0, 0) for matrix in matrices], dtype=np.intp
     ).reshape(-1, 2)
@@ -194,18 +203,31 @@ def check(problem: Problem) -> None:
     if (problem.ends[:, 0] == problem.ends[:, 1]).any():
         loop = next(edge for edge in problem.edges if edge.u == edge.v)
         raise ValueError(f"edge from node {loop.u} to itself")
+
     for e in np.flatnonzero((shapes[which] != expected).any(axis=1)).tolist():
         edge = problem.edges[e]
         wanted = (*expected[e].tolist(),)
-        raise ValueError(f"edge ({edge.u}, {edge.v}): matrix {edge.matrix.shape}, nodes want {wanted}")
+        raise ValueError(
+            f"edge ({edge.u}, {edge.v}): matrix {edge.matrix.shape}, nodes want {wanted}"
+        )
+
     if not all(_is_cost(entries_of(matrix)) for matrix in matrices):
         raise ValueError("an edge matrix holds NaN or -inf")
+
     for usage in problem.usages:
-        if usage.size_bytes.shape != problem.node_costs[usage.node].shape or usage.start >= usage.stop:
-            raise ValueError(f"usage of node {usage.node}: shape {usage.size_bytes.shape}, {usage.start}..{usage.stop}")
+        if (
+            usage.size_bytes.shape != problem.node_costs[usage.node].shape
+            or usage.start >= usage.stop
+        ):
+            raise ValueError(
+                f"usage of node {usage.node}: shape {usage.size_bytes.shape}, {usage.start}..{usage.stop}"
+            )
+
     for place, size in _distinct([usage.size_bytes for usage in problem.usages]):
         if not np.isfinite(size).all() or (size < 0).any():
-            raise ValueError(f"usage of node {problem.usages[place].node} is negative or not finite")
+            raise ValueError(
+                f"usage of node {problem.usages[place].node} is negative or not finite"
+            )
 
 
 def _distinct(arrays: Sequence[Floats]) -> list[tuple[int, Floats]]:
@@ -231,7 +253,9 @@ def dearest(problem: Problem) -> float:
     matrices, which = problem.matrices
     most = np.array([_largest(entries_of(matrix)) for matrix in matrices])
     nodes = {id(cost): _largest(cost) for cost in problem.node_costs}
-    return sum(nodes[id(cost)] for cost in problem.node_costs) + float(most[which].sum() if len(which) else 0.0)
+    return sum(nodes[id(cost)] for cost in problem.node_costs) + float(
+        most[which].sum() if len(which) else 0.0
+    )
 
 
 def _largest(cost: Floats) -> float:

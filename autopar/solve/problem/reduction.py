@@ -44,11 +44,16 @@ class Reduction:
         except Infeasible as error:
             error.witness = None if error.witness is None else self.steps + error.witness
             raise
+
         if after.problem is self.problem:
             return self
-        first, then = self.lift, after.lift  # not the reductions: their problems may go
+
+        first = self.lift
+        then = after.lift  # not the reductions: their problems may go
         steps = self.steps + after.steps
-        return Reduction(after.problem, self.offset + after.offset, lambda choice: first(then(choice)), steps)
+        return Reduction(
+            after.problem, self.offset + after.offset, lambda choice: first(then(choice)), steps
+        )
 
 
 def unchanged(problem: Problem) -> Reduction:
@@ -69,7 +74,10 @@ def shrank(before: Problem, after: Problem) -> bool:
 def without_limit(problem: Problem) -> Reduction:
     """The problem without memory: a relaxation of it."""
     return Reduction(
-        derived(problem.node_costs, problem.edges, layers=problem.layers), 0.0, lambda choice: choice, (Unlimit(),)
+        derived(problem.node_costs, problem.edges, layers=problem.layers),
+        0.0,
+        lambda choice: choice,
+        (Unlimit(),),
     )
 
 
@@ -78,23 +86,33 @@ def kept(keep: Sequence[Bools]) -> dict[int, Ints]:
     return {v: np.flatnonzero(mask) for v, mask in enumerate(keep) if not mask.all()}
 
 
-def restrict(problem: Problem, keep: Sequence[Bools], because: Callable[[Mapping[int, Ints]], Step]) -> Reduction:
+def restrict(
+    problem: Problem, keep: Sequence[Bools], because: Callable[[Mapping[int, Ints]], Step]
+) -> Reduction:
     """Only the strategies in `keep[v]` of every node v are left. Parts of shared arrays are shared.
 
     `because` makes a step of a proof of what is kept of the nodes that lose strategies.
     """
     ids_of = {key: mask.nonzero()[0] for key, mask in {id(mask): mask for mask in keep}.items()}
     index = [ids_of[id(mask)] for mask in keep]
-    left = {v: ids for v, (ids, mask) in enumerate(zip(index, keep, strict=True)) if len(ids) < len(mask)}
+    left = {
+        v: ids
+        for v, (ids, mask) in enumerate(zip(index, keep, strict=True))
+        if len(ids) < len(mask)
+    }
     if not left:
         return unchanged(problem)
+
     name_of = {id(ids): ids.tobytes() for ids in ids_of.values()}
     names = [name_of[id(ids)] for ids in index]
     matrices: dict[tuple[int, bytes, bytes], Matrix] = {}
     vectors: dict[tuple[int, bytes], Floats] = {}
 
     def submatrix(edge: Edge) -> Matrix:
-        u, v = (None if len(index[node]) == len(keep[node]) else index[node] for node in (edge.u, edge.v))
+        u, v = (
+            None if len(index[node]) == len(keep[node]) else index[node]
+            for node in (edge.u, edge.v)
+        )
         if u is None and v is None:
             return edge.matrix
         key = (id(edge.matrix), names[edge.u], names[edge.v])
@@ -114,13 +132,19 @@ def restrict(problem: Problem, keep: Sequence[Bools], because: Callable[[Mapping
     smaller = derived(
         tuple(subvector(v) for v in range(len(index))),
         tuple(Edge(edge.u, edge.v, submatrix(edge)) for edge in problem.edges),
-        tuple(Usage(use.node, use.start, use.stop, use.size_bytes[index[use.node]]) for use in problem.usages),
+        tuple(
+            Usage(use.node, use.start, use.stop, use.size_bytes[index[use.node]])
+            for use in problem.usages
+        ),
         problem.usage_limit,
         layers=problem.layers,
     )
     step = because(left)
     return Reduction(
-        smaller, 0.0, lambda choice: tuple(int(ids[s]) for ids, s in zip(index, choice, strict=True)), (step,)
+        smaller,
+        0.0,
+        lambda choice: tuple(int(ids[s]) for ids, s in zip(index, choice, strict=True)),
+        (step,),
     )
 
 
@@ -147,4 +171,5 @@ def compact(
         problem.usage_limit,
         layers=None if problem.layers is None else problem.layers[stay],
     )
+
     return smaller, stay

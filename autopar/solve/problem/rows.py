@@ -51,7 +51,11 @@ class Rows:
         lengths = [len(part.size_bytes) for part in self.segments]
         begins = np.cumsum([0, *lengths], dtype=np.intp)[:-1]
         nodes = np.array([part.node for part in self.segments], dtype=np.intp)
-        return nodes, begins, np.concatenate([np.zeros(0), *(part.size_bytes for part in self.segments)])
+        return (
+            nodes,
+            begins,
+            np.concatenate([np.zeros(0), *(part.size_bytes for part in self.segments)]),
+        )
 
     def sums(self, sizes: Floats) -> Floats:
         """The sum in every row when segment i has sizes[i]."""
@@ -92,16 +96,25 @@ def memory_rows(problem: Problem) -> Rows:
     count = len(problem.node_costs)
     if problem.usage_limit is None or not problem.usages:
         return Rows((), ((),) * count, 0, np.inf)
+
     times = row_times(problem)
     end = max(use.stop for use in problem.usages)
     row_of = np.searchsorted(times, np.arange(end + 1))
     per_node: list[list[tuple[int, int, Floats]]] = [[] for _ in range(count)]
     for use in problem.usages:
-        low, high = int(row_of[use.start]), int(row_of[use.stop])
+        low = int(row_of[use.start])
+        high = int(row_of[use.stop])
         if low < high and use.size_bytes.any():
             per_node[use.node].append((low, high, use.size_bytes))
+
     of_node = tuple(tuple(_disjoint(v, parts)) for v, parts in enumerate(per_node))
-    return Rows(tuple(s for segments in of_node for s in segments), of_node, len(times), problem.usage_limit, times)
+    return Rows(
+        tuple(s for segments in of_node for s in segments),
+        of_node,
+        len(times),
+        problem.usage_limit,
+        times,
+    )
 
 
 def row_times(problem: Problem) -> Ints:
@@ -142,12 +155,17 @@ def _extreme_use(problem: Problem, extreme: np.ufunc) -> Floats:
     """The bytes in use at every time if every usage takes its extreme size: np.maximum or np.minimum of all."""
     if not problem.usages:
         return np.zeros(0)
-    starts, stops = (np.array([getattr(use, end) for use in problem.usages]) for end in ("start", "stop"))
+
+    starts, stops = (
+        np.array([getattr(use, end) for use in problem.usages]) for end in ("start", "stop")
+    )
     lengths = np.array([len(use.size_bytes) for use in problem.usages])
     every = np.concatenate([use.size_bytes for use in problem.usages])
     sizes = extreme.reduceat(every, np.cumsum(lengths) - lengths)
     change = np.zeros(int(stops.max()) + 1)
-    np.add.at(change, np.stack([starts, stops], axis=1).ravel(), np.stack([sizes, -sizes], axis=1).ravel())
+    np.add.at(
+        change, np.stack([starts, stops], axis=1).ravel(), np.stack([sizes, -sizes], axis=1).ravel()
+    )
     return np.cumsum(change)[:-1]
 
 
@@ -179,6 +197,7 @@ def _disjoint(node: int, parts: list[tuple[int, int, Floats]]) -> list[Segment]:
     """The parts cut at each other's ends and added up where they overlap, equal neighbours joined."""
     if all(_apart(*both) for both in pairwise(parts)):
         return [Segment(node, *part) for part in parts]
+
     cuts = np.unique([end for low, high, _ in parts for end in (low, high)])
     change = np.zeros((len(cuts), len(parts[0][2])))
     sizes = np.array([size for _, _, size in parts])
@@ -186,4 +205,8 @@ def _disjoint(node: int, parts: list[tuple[int, int, Floats]]) -> list[Segment]:
     np.subtract.at(change, np.searchsorted(cuts, [high for _, high, _ in parts]), sizes)
     totals = np.maximum(np.cumsum(change, axis=0), 0.0)
     begins = [0, *(i for i in range(1, len(cuts)) if change[i].any())]
-    return [Segment(node, int(cuts[i]), int(cuts[j]), totals[i]) for i, j in pairwise(begins) if totals[i].any()]
+    return [
+        Segment(node, int(cuts[i]), int(cuts[j]), totals[i])
+        for i, j in pairwise(begins)
+        if totals[i].any()
+    ]

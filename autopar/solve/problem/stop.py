@@ -76,7 +76,11 @@ class StopToken:
     def __str__(self) -> str:
         """What ended the work, for the user; "" if nothing did."""
         if self.reason == "time limit":
-            return f"the time limit after {self.limit_s:g} s" if self.limit_s is not None else "the time limit"
+            return (
+                f"the time limit after {self.limit_s:g} s"
+                if self.limit_s is not None
+                else "the time limit"
+            )
         return "the keyboard" if self.reason else ""
 
 

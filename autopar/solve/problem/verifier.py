@@ -8,7 +8,14 @@ import numpy as np
 
 from autopar.solve.certificate.check import Proven, proven
 from autopar.solve.problem.factored_matrix import entries_of
-from autopar.solve.problem.problem import Floats, InvalidSolution, Problem, Solution, objective, peak
+from autopar.solve.problem.problem import (
+    Floats,
+    InvalidSolution,
+    Problem,
+    Solution,
+    objective,
+    peak,
+)
 
 TOLERANCE = 1e-9
 _SMALLEST = 1e-12  # of the largest cost
@@ -31,7 +38,9 @@ def verify(problem: Problem, solution: Solution, search_work: float = 0.0) -> Pr
     found = proven(problem, solution.witness, search_work)
     tolerance = TOLERANCE * abs(solution.objective) + _SMALLEST * _largest_cost(problem)
     if not found.bound >= solution.lower_bound - tolerance:  # NaN too
-        raise InvalidSolution(f"lower bound {solution.lower_bound}, but its witness proves {found.bound}")
+        raise InvalidSolution(
+            f"lower bound {solution.lower_bound}, but its witness proves {found.bound}"
+        )
     return found
 
 
@@ -39,7 +48,9 @@ def _largest_cost(problem: Problem) -> float:
     """The largest magnitude of a finite entry."""
     arrays: dict[int, Floats] = {id(cost): cost for cost in problem.node_costs}
     arrays |= {id(matrix): entries_of(matrix) for matrix in problem.matrices[0]}
-    return max((float(np.abs(x[np.isfinite(x)]).max(initial=0.0)) for x in arrays.values()), default=0.0)
+    return max(
+        (float(np.abs(x[np.isfinite(x)]).max(initial=0.0)) for x in arrays.values()), default=0.0
+    )
 
 
 def verify_choice(problem: Problem, solution: Solution) -> None:
@@ -53,10 +64,13 @@ def verify_choice(problem: Problem, solution: Solution) -> None:
     counts = problem.counts
     if len(solution.choice) != len(counts):
         raise InvalidSolution(f"{len(solution.choice)} choices for {len(counts)} nodes")
+
     for v, (s, count) in enumerate(zip(solution.choice, counts, strict=True)):
         if not 0 <= s < count:
             raise InvalidSolution(f"node {v}: strategy {s}, but it has {count}")
-    cost, used = objective(problem, solution.choice), peak(problem, solution.choice)
+
+    cost = objective(problem, solution.choice)
+    used = peak(problem, solution.choice)
     if not math.isfinite(cost):
         raise InvalidSolution("the choice takes a forbidden entry")
     if problem.usage_limit is not None and used > problem.usage_limit:
@@ -65,5 +79,8 @@ def verify_choice(problem: Problem, solution: Solution) -> None:
         raise InvalidSolution(f"objective {solution.objective}, but the choice costs {cost}")
     if not math.isclose(used, solution.peak, rel_tol=TOLERANCE, abs_tol=0.0):
         raise InvalidSolution(f"peak {solution.peak}, but the choice uses {used}")
+
     if not solution.lower_bound <= solution.objective:  # NaN too
-        raise InvalidSolution(f"lower bound {solution.lower_bound} above the objective {solution.objective}")
+        raise InvalidSolution(
+            f"lower bound {solution.lower_bound} above the objective {solution.objective}"
+        )

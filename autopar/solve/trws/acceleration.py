@@ -48,8 +48,10 @@ class Momentum:
 
     def stop_at(self, dual: Moving, bound: float) -> None:
         """Begins anew at where the dual is, which proves `bound`."""
-        self._messages, self._prices = dual.messages.copy(), dual.prices
-        self._risen, self._last = 0, bound
+        self._messages = dual.messages.copy()
+        self._prices = dual.prices
+        self._risen = 0
+        self._last = bound
 
     def rises(self, bound: float | None = None) -> bool:
         """Whether the bound after a sweep is no lower than after the last one; where it is, momentum is lost.
@@ -58,13 +60,15 @@ class Momentum:
         """
         bound = self._last if bound is None else bound
         rises = bound >= self._last - _FALLEN * abs(self._last)
-        self._risen, self._last = self._risen + 1 if rises else 0, bound
+        self._risen = self._risen + 1 if rises else 0
+        self._last = bound
         return rises
 
     def go_on(self, dual: Moving, *, with_prices: bool) -> None:
         """Moves messages, and prices if asked for, on. Without, prices may be set before the next sweep."""
         share = min(self._risen / (self._risen + _SLOW), self.most)
-        before, self._prices = self._prices, dual.prices
+        before = self._prices
+        self._prices = dual.prices
         push(dual.flat, share, self._messages, dual.nodes, dual.messages)
         if with_prices:
             dual.set_prices(np.maximum(0.0, dual.prices + share * (dual.prices - before)))

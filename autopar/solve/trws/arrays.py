@@ -76,7 +76,9 @@ class Flat(NamedTuple):
     memory: Memory
 
 
-def flatten(problem: Problem, rows: Rows, order: Ints | None = None, pool: Pool | None = None) -> Flat:
+def flatten(
+    problem: Problem, rows: Rows, order: Ints | None = None, pool: Pool | None = None
+) -> Flat:
     """The problem with its memory rows, flat. `order`: its nodes in the order of sweeps, their own if None.
 
     Its matrices are put into `pool`, where those of like problems may be already.
@@ -94,10 +96,12 @@ def flatten(problem: Problem, rows: Rows, order: Ints | None = None, pool: Pool 
     arc_of = np.empty_like(arcs)
     arc_of[arcs] = np.arange(len(arcs))
     partner = np.arange(len(arcs)).reshape(-1, 2)[:, ::-1].ravel()
-    into, other = into[arcs], other[arcs]
+    into = into[arcs]
+    other = other[arcs]
     where = places[arcs].T
     near = _starts(np.bincount(into, minlength=len(counts)))
     mail = _starts(counts[into])
+
     return Flat(
         start=_starts(counts),
         cost=np.concatenate([np.zeros(0), *(problem.node_costs[v] for v in nodes)]),
@@ -128,12 +132,16 @@ def entries_read(flat: Flat) -> int:
 def per_edge(flat: Flat, messages: Floats) -> list[tuple[Floats, Floats]]:
     """The messages of every edge of the problem to its nodes u and v."""
     ends = np.append(flat.mail, flat.size)
-    return [(messages[ends[i] : ends[i + 1]], messages[ends[j] : ends[j + 1]]) for i, j in flat.arcs.tolist()]
+    return [
+        (messages[ends[i] : ends[i + 1]], messages[ends[j] : ends[j + 1]])
+        for i, j in flat.arcs.tolist()
+    ]
 
 
 def with_per_edge(flat: Flat, messages: Sequence[tuple[Floats, Floats]]) -> Floats:
     """The inverse of `per_edge`."""
-    result, ends = np.empty(flat.size), np.append(flat.mail, flat.size)
+    result = np.empty(flat.size)
+    ends = np.append(flat.mail, flat.size)
     for (i, j), (to_u, to_v) in zip(flat.arcs.tolist(), messages, strict=True):
         result[ends[i] : ends[i + 1]] = to_u
         result[ends[j] : ends[j + 1]] = to_v
@@ -176,7 +184,8 @@ class Pool:
     """
 
     def __init__(self) -> None:
-        self._entries, self._classes = Growing(np.float64), Growing(np.intp)
+        self._entries = Growing(np.float64)
+        self._classes = Growing(np.intp)
         self._where: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}
         self._matrices: list[Matrix] = []  # they keep their ids
 
@@ -198,15 +207,19 @@ class Pool:
         for key, matrix in fresh.items():
             self._where[key] = self._put(matrix)
         self._matrices += fresh.values()
-        where = np.array([self._where[id(matrix)] for matrix in matrices], dtype=np.intp).reshape(-1, 2, 5)
+        where = np.array([self._where[id(matrix)] for matrix in matrices], dtype=np.intp).reshape(
+            -1, 2, 5
+        )
         return where[which].reshape(-1, 5)
 
     def _put(self, matrix: Matrix) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Where a matrix lies: thin, tall, wide, rows_at, columns_at of the arc into u and of the one into v."""
         found = thin(matrix)
         tall, wide = found.entries.shape
-        to_u, to_v = self._entries.add(found.entries.T), self._entries.add(found.entries)
-        row_at, column_at = self._classes.add(found.rows), self._classes.add(found.columns)
+        to_u = self._entries.add(found.entries.T)
+        to_v = self._entries.add(found.entries)
+        row_at = self._classes.add(found.rows)
+        column_at = self._classes.add(found.columns)
         return (to_u, wide, tall, column_at, row_at), (to_v, tall, wide, row_at, column_at)
 
 
@@ -214,7 +227,8 @@ class Growing:
     """A vector to which arrays are added; `values` are those so far. Room that is not used yet takes no memory."""
 
     def __init__(self, dtype: type[np.generic]) -> None:
-        self._room, self._count = np.empty(_ROOM, dtype=dtype), 0
+        self._room = np.empty(_ROOM, dtype=dtype)
+        self._count = 0
 
     @property
     def values(self) -> NDArray[Any]:
@@ -231,7 +245,8 @@ class Growing:
     def add(self, array: NDArray[Any]) -> int:
         """Where its entries, row by row, begin."""
         self.expect(array.size)
-        at, self._count = self._count, self._count + array.size
+        at = self._count
+        self._count = self._count + array.size
         self._room[at : self._count].reshape(array.shape)[...] = array
         return at
 
@@ -240,6 +255,7 @@ def _memory(rows: Rows, order: Ints, rank: Ints) -> Memory:
     nodes: list[int] = order.tolist()
     segments = [segment for v in nodes for segment in rows.of_node[v]]
     node = rank[np.array([segment.node for segment in segments], dtype=np.intp)]
+
     return Memory(
         node=node,
         low=np.array([segment.low for segment in segments], dtype=np.intp),
@@ -263,8 +279,10 @@ def sweep_order(problem: Problem) -> Ints:
     for u, v in ends:
         near[u].add(v)
         near[v].add(u)
+
     hubs = [v for v, nodes in enumerate(near) if len(nodes) > _HUB]
-    seen, order = set(hubs), list[int]()
+    seen = set(hubs)
+    order = list[int]()
     few_first = [sorted(nodes, key=lambda u: (len(near[u]), u)) for nodes in near]
     for v in range(len(near)):
         if v not in seen:
@@ -273,12 +291,14 @@ def sweep_order(problem: Problem) -> Ints:
                 found = _breadth_first(few_first, found[-1], seen)
             order += found
             seen.update(found)
+
     return np.array([*hubs, *reversed(order)], dtype=np.intp)
 
 
 def _breadth_first(near: list[list[int]], start: int, closed: set[int]) -> list[int]:
     """The nodes that can be reached without those that are closed, the nearest first, neighbours in the given order."""
-    found, seen = [start], {start}
+    found = [start]
+    seen = {start}
     for v in found:
         fresh = [u for u in near[v] if u not in seen and u not in closed]
         found += fresh

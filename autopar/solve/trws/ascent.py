@@ -37,18 +37,23 @@ _SWEEPS_PER_CHECK = 5  # a check decodes a choice, which takes half a sweep
 _EAGER_SWEEPS = 40  # at most: where these creep, ordinary ones do not
 _LAST_SWEEPS = 1  # that are not eager: costs are where they rule out more then
 _STALLED = 1e-4  # of the gap, per check
-_MAX_STALLS, _FEW_STALLS = 3, 2  # checks, and where sweeps are rough
+_MAX_STALLS = 3
+_FEW_STALLS = 2  # checks, and where sweeps are rough
 _LONGER_PRICED = 3  # times as many where prices move
 _PATIENCE = 6  # price steps without a better bound before going back, with half the step
 _LEAST_EXCESS = 0.05  # of the limit: smaller excesses do not lengthen the step
 _FIRST_PRICE = 6  # sweeps before it
-_CAUTIOUS_STEP = 0.03  # of a price step, where it takes many sweeps to come back from one that is too long
+_CAUTIOUS_STEP = (
+    0.03  # of a price step, where it takes many sweeps to come back from one that is too long
+)
 _SWEEPS_ALONE = 20  # before messages and prices move together: they need prices of the right size
-_BESIDE, _SWEEPS_BESIDE = (0.9, 1.1), 3  # of the last prices; sweeps at each
+_BESIDE = (0.9, 1.1)
+_SWEEPS_BESIDE = 3  # of the last prices; sweeps at each
 _AVERAGE = 0.3  # the last choice's share in the use that prices follow: choices shake
 _TARGET = 0.05  # of the bound: what Polyak's step aims above it, where no cost is known
 CLOSED = 1e-12
-_LAST_HEAT, _LAST_SHARE = 1.0, 0.25  # of a last walk from the best of a try, and its share of the steps
+_LAST_HEAT = 1.0
+_LAST_SHARE = 0.25  # of a last walk from the best of a try, and its share of the steps
 _LONGER = 2  # times as many passes from one round to the next
 _MOST_ROUNDS_LONGER = 4  # else rounds take minutes
 _PASSES_A_NODE = 5  # small problems need less than the options allow
@@ -95,7 +100,13 @@ class Try:
     runs: int = 1
 
 
-_NEAR = (Try(0.1, 0.1, runs=5), Try(0.01, 1.0), Try(0.1, 10.0), Try(1.0, 0.1))  # from the best choice, round by round
+# from the best choice, round by round
+_NEAR = (
+    Try(0.1, 0.1, runs=5),
+    Try(0.01, 1.0),
+    Try(0.1, 10.0),
+    Try(1.0, 0.1),
+)
 _AFRESH = (Try(10.0, 30.0, each=True), Try(0.1, 0.1, runs=5))  # from the last one decoded
 
 
@@ -105,22 +116,35 @@ class Prices:
     def __init__(self, rows: Rows) -> None:
         self.rows = rows
         self.average: Floats | None = None
-        self.step, self.waited = 1.0, 0
+        self.step = 1.0
+        self.waited = 0
 
     def next(
-        self, prices: Floats, used: Floats, bound: float, upper: float, best_bound: float, best_prices: Floats
+        self,
+        prices: Floats,
+        used: Floats,
+        bound: float,
+        upper: float,
+        best_bound: float,
+        best_prices: Floats,
     ) -> Floats:
         """The prices after one step from `prices`, which gave `bound` and a choice that uses `used`."""
         self.waited = 0 if bound >= best_bound else self.waited + 1
         if self.waited >= _PATIENCE:
-            self.step, self.waited, self.average = self.step / 2, 0, None
+            self.step = self.step / 2
+            self.waited = 0
+            self.average = None
             return best_prices
-        self.average = used if self.average is None else (1 - _AVERAGE) * self.average + _AVERAGE * used
+
+        self.average = (
+            used if self.average is None else (1 - _AVERAGE) * self.average + _AVERAGE * used
+        )
         excess = self.average - self.rows.limit
         active = excess * ((excess > 0) | (prices > 0))
         norm = max(float(np.sum(active * active)), (_LEAST_EXCESS * self.rows.limit) ** 2)
         if norm == 0:
             return prices
+
         target = min(upper, best_bound + _TARGET * abs(best_bound))
         return np.maximum(0.0, prices + self.step * max(target - bound, 0.0) / norm * active)
 
@@ -146,7 +170,10 @@ class Ascent:
         is_accelerated: bool = True,
         pool: Pool | None = None,
     ) -> None:
-        self.problem, self.options, self.enough, self.rough = problem, options, enough, rough
+        self.problem = problem
+        self.options = options
+        self.enough = enough
+        self.rough = rough
         self.rows = memory_rows(problem)
         self.dual = Dual(problem, self.rows, messages, pool)
         self._may_accelerate = is_accelerated and options.trws.acceleration and not self.rows.count
@@ -158,24 +185,32 @@ class Ascent:
     def start_from(self, messages: Floats) -> None:
         """Begins at messages that sweeps of nearly the same problem settled at: a few eager sweeps settle these."""
         self.dual.start_from(messages)
-        self.dual.eager, self.dual.is_accelerated = not self.rows.count, False
+        self.dual.eager = not self.rows.count
+        self.dual.is_accelerated = False
         self.held = self._unproven()
-        self.options = replace(self.options, max_sweeps=max(1, self.options.max_sweeps // _FEWER_SWEEPS))
+        self.options = replace(
+            self.options, max_sweeps=max(1, self.options.max_sweeps // _FEWER_SWEEPS)
+        )
 
     def price(self, prices: Floats) -> None:
         """Begins at these prices of rows, which were good for more choices."""
         self.dual.set_prices(prices)
-        self.held, self.prices.step = self.dual.state(), _SHORT_STEP
+        self.held = self.dual.state()
+        self.prices.step = _SHORT_STEP
 
     def _unproven(self) -> State:
         """Wherever the dual is; what that proves, which takes half a sweep to say, is left to the first sweeps."""
         return State(self.dual.messages, self.dual.prices, -np.inf)
 
-    def round(self, number: int, upper: float, start: Choice | None, watch: Watch) -> tuple[Certificate, Answer]:
+    def round(
+        self, number: int, upper: float, start: Choice | None, watch: Watch
+    ) -> tuple[Certificate, Answer]:
         """The best bound found so far, and the best choice met; `start` is a good choice known already."""
         times = min(_LONGER ** (number + 1), _MOST_TIMES_SWEEPS)
         if self.options.trws.smoothed_ascent and self.held.prices.any():
-            self.held = ascend_smoothly(self.dual, self.held, times * self.options.max_sweeps, upper, watch)
+            self.held = ascend_smoothly(
+                self.dual, self.held, times * self.options.max_sweeps, upper, watch
+            )
         best, last = self._sweeps(upper, watch, times)
         cutoff = min(upper, watch.news(best.objective))
         if not is_closed(self.held.bound, cutoff):
@@ -199,28 +234,42 @@ class Ascent:
             self._settle_singly(watch)
             best, _ = self._sweeps(upper, watch, most=1)
             cutoff = min(upper, watch.news(best.objective))
-            if is_closed(self.held.bound, cutoff) or not is_closed(self.held.bound, cutoff, _NEAR_ENOUGH):
+            if is_closed(self.held.bound, cutoff) or not is_closed(
+                self.held.bound, cutoff, _NEAR_ENOUGH
+            ):
                 return replace(best, bound=self.held.bound)
         best, _ = self._sweeps(upper, watch)
         return replace(best, bound=self.held.bound)
 
     def _settle_singly(self, watch: Watch) -> None:
         """Begins where sweeps in single precision settle."""
-        settled = Single(self.dual).settled(self.options.max_sweeps, lambda: watch.left_s() > 0, self.met.append)
+        settled = Single(self.dual).settled(
+            self.options.max_sweeps, lambda: watch.left_s() > 0, self.met.append
+        )
         self.dual.start_from(settled)
 
-    def resumed(self, messages: Floats, most: int, upper: float, watch: Watch) -> tuple[Answer, Certificate]:
+    def resumed(
+        self, messages: Floats, most: int, upper: float, watch: Watch
+    ) -> tuple[Answer, Certificate]:
         """As `sweeps`, up to `most` of them from these messages on, until the gap to a cost `upper` hardly shrinks.
 
         Where that is not known, until the bound rises by much less than elsewhere.
         """
-        is_single, before = self._is_large(), self.options
+        is_single = self._is_large()
+        before = self.options
         self.dual.start_from(messages)
         if is_single:
-            messages = Single(self.dual).settled(most, lambda: watch.left_s() > 0, upper=upper, share=_PATIENT)
+            messages = Single(self.dual).settled(
+                most, lambda: watch.left_s() > 0, upper=upper, share=_PATIENT
+            )
             self.dual.start_from(messages)
+
         self.options = replace(self.options, max_sweeps=most)
-        self.dual.eager, self.dual.is_accelerated, self.held = False, self._may_accelerate, self._unproven()
+        self.dual.eager, self.dual.is_accelerated, self.held = (
+            False,
+            self._may_accelerate,
+            self._unproven(),
+        )
         best, _ = self._sweeps(upper, watch, most=1 if is_single else 0)
         self.options = before
         return best, self.dual.certificate(self.held)
@@ -236,19 +285,28 @@ class Ascent:
 
     def settle(self, upper: float, watch: Watch) -> tuple[Answer, Certificate]:
         """As `sweeps`, where memory has prices and sweeps take long: messages and prices soon move together."""
-        whole, self.prices.step = self.dual, _CAUTIOUS_STEP
+        whole = self.dual
+        self.prices.step = _CAUTIOUS_STEP
         self.dual = whole.in_single() if self._is_large() else whole
         best, _ = self._sweeps(upper, watch, most=min(_SWEEPS_ALONE, self.options.max_sweeps))
         cutoff = min(upper, watch.news(best.objective))
-        if self.options.trws.smoothed_ascent and not is_closed(self.held.bound, cutoff) and self.rows.count:
-            self.held = ascend_smoothly(self.dual, self.held, self.options.max_sweeps, cutoff, watch, self.met.append)
+        if (
+            self.options.trws.smoothed_ascent
+            and not is_closed(self.held.bound, cutoff)
+            and self.rows.count
+        ):
+            self.held = ascend_smoothly(
+                self.dual, self.held, self.options.max_sweeps, cutoff, watch, self.met.append
+            )
             best = better(best, self._answer(self.dual.decode()))
             self._meet_beside()
+
         if self.dual is not whole:
             self.dual = whole
             whole.restore(self.held)
             whole.sweep()
             self.held = whole.swept()
+
         return best, self.dual.certificate(self.held)
 
     def _meet_beside(self) -> None:
@@ -276,15 +334,21 @@ class Ascent:
         """The best choice that annealing finds near a good one."""
         return self._annealed(0, upper, start, start, watch)
 
-    def _sweeps(self, upper: float, watch: Watch, times: int = 1, most: int = 0) -> tuple[Answer, Choice]:
+    def _sweeps(
+        self, upper: float, watch: Watch, times: int = 1, most: int = 0
+    ) -> tuple[Answer, Choice]:
         """Sweeps until the bound stalls, or `most`: the best choice met and the last one decoded.
 
         If that is 0, as many as the options allow, or `times` that.
         """
-        best, stalls, last = Answer(None, np.inf, -np.inf), 0, self.held.bound
-        patience, choice = (_FEW_STALLS if self.rough else _MAX_STALLS), self.dual.decode()
+        best = Answer(None, np.inf, -np.inf)
+        stalls = 0
+        last = self.held.bound
+        patience = _FEW_STALLS if self.rough else _MAX_STALLS
+        choice = self.dual.decode()
         patience *= _LONGER_PRICED if self.rows.count else 1
-        most, momentum = most or times * self.options.max_sweeps, self._momentum()
+        most = most or times * self.options.max_sweeps
+        momentum = self._momentum()
         most_eager = min(_EAGER_SWEEPS, max(1, most - _LAST_SWEEPS))
         for sweep in range(1, most + 1):
             self._sweep(may_be_eager=sweep <= most_eager)
@@ -306,8 +370,16 @@ class Ascent:
                 stalls = stalls + 1 if self.held.bound - last <= _STALLED * gap else 0
                 last = self.held.bound
                 if self.dual.eager and stalls:
-                    self.dual.eager, self.dual.is_accelerated, stalls = False, self._may_accelerate, 0
-                if is_closed(last, cutoff, self.enough) or stalls >= patience or watch.left_s() <= 0:
+                    self.dual.eager, self.dual.is_accelerated, stalls = (
+                        False,
+                        self._may_accelerate,
+                        0,
+                    )
+                if (
+                    is_closed(last, cutoff, self.enough)
+                    or stalls >= patience
+                    or watch.left_s() <= 0
+                ):
                     break
             if not self.rows.count:
                 continue
@@ -315,6 +387,7 @@ class Ascent:
             momentum.go_on(self.dual, with_prices=False)
             if sweep >= _FIRST_PRICE:
                 self._reprice(now, choice, min(upper, watch.news(best.objective)))
+
         return best, tuple(choice.tolist())
 
     def _momentum(self) -> Momentum:
@@ -331,19 +404,29 @@ class Ascent:
         """The choice with its cost, if it is within the limit."""
         fits = not self.rows.count or bool((self.dual.used(choice) <= self.rows.limit).all())
         found = tuple(choice.tolist())
-        return Answer(found, objective(self.problem, found), -np.inf) if fits else Answer(None, np.inf, -np.inf)
+        return (
+            Answer(found, objective(self.problem, found), -np.inf)
+            if fits
+            else Answer(None, np.inf, -np.inf)
+        )
 
     def _reprice(self, now: State, choice: Ints, upper: float) -> None:
-        held, used = self.held, self.dual.used(choice)
+        held = self.held
+        used = self.dual.used(choice)
         following = self.prices.next(now.prices, used, now.bound, upper, held.bound, held.prices)
         self.dual.set_prices(following)
 
-    def _annealed(self, number: int, upper: float, start: Choice, last: Choice, watch: Watch) -> Answer:
+    def _annealed(
+        self, number: int, upper: float, start: Choice, last: Choice, watch: Watch
+    ) -> Answer:
         """The best choice of two tries side by side: one from a good choice, one from the last decoded."""
         if not self.options.primal.annealing:
             return Answer(None, np.inf, -np.inf)
+
         unit = max(abs(self.held.bound), abs(upper) if np.isfinite(upper) else 0.0) / len(start)
-        near, afresh = (np.array(choice, dtype=np.intp)[self.dual.order] for choice in (start, last))
+        near, afresh = (
+            np.array(choice, dtype=np.intp)[self.dual.order] for choice in (start, last)
+        )
         tries = (near, _NEAR[number % len(_NEAR)]), (afresh, _AFRESH[number % len(_AFRESH)])
         longer = _LONGER ** min(number, _MOST_ROUNDS_LONGER)
         most_passes = min(self.options.anneal_passes, _PASSES_A_NODE * len(start))
@@ -356,42 +439,63 @@ class Ascent:
             return open_ and watch.left_s() > 0 and not interrupted.is_set()
 
         def run(seed: int, choice: Ints, plan: Try) -> Ints | None:
-            passes, steps = most_passes * longer // plan.runs, most_steps * longer
+            passes = most_passes * longer // plan.runs
+            steps = most_steps * longer
             schedules = [
-                Cooling(choice, plan.heat * unit, passes, seed + n * _MOST_SEEDS, plan.each) for n in range(plan.runs)
+                Cooling(choice, plan.heat * unit, passes, seed + n * _MOST_SEEDS, plan.each)
+                for n in range(plan.runs)
             ]
             walks = (plan.walk_heat * unit, steps), (_LAST_HEAT * unit, int(_LAST_SHARE * steps))
-            return self._tried(schedules, walks if self.options.primal.large_neighbourhood else (), wanted)
+            return self._tried(
+                schedules, walks if self.options.primal.large_neighbourhood else (), wanted
+            )
 
         with ThreadPoolExecutor(len(tries)) as pool:
             seed = self.options.seed + len(tries) * number
             try:
-                found = list(pool.map(run, range(seed, seed + len(tries)), *zip(*tries, strict=True)))
+                found = list(
+                    pool.map(run, range(seed, seed + len(tries)), *zip(*tries, strict=True))
+                )
             except KeyboardInterrupt:
                 interrupted.set()  # the pool waits for its threads before it lets this through
                 raise
+
         best = Answer(None, np.inf, -np.inf)
         for choice in found:
             if choice is not None:
-                best = better(best, Answer(*self.search.improve(choice[self.dual.rank].tolist()), bound=-np.inf))
+                best = better(
+                    best,
+                    Answer(*self.search.improve(choice[self.dual.rank].tolist()), bound=-np.inf),
+                )
+
         if best.choice is not None:
             watch.offer(best.choice)
+
         return best
 
     def _tried(
-        self, schedules: Sequence[Cooling], walks: Sequence[tuple[float, int]], wanted: Callable[[float], bool]
+        self,
+        schedules: Sequence[Cooling],
+        walks: Sequence[tuple[float, int]],
+        wanted: Callable[[float], bool],
     ) -> Ints | None:
         """Annealings, a walk from the best they met, and one from the best of that to the bottom of its valley."""
-        flat, prices = self.dual.flat, self.held.prices
-        choice, cost = schedules[0].choice, np.inf
+        flat = self.dual.flat
+        prices = self.held.prices
+        choice = schedules[0].choice
+        cost = np.inf
         for schedule in schedules:
             met, least = anneal(flat, prices, schedule, wanted)
             choice, cost = (met, least) if met is not None and least < cost else (choice, cost)
             if not wanted(cost):
                 break
+
         for heat, steps in walks:
             if not wanted(cost):
                 break
-            walked, cost = search_regions(flat, prices, Walk(choice, heat, steps, schedules[0].seed), wanted)
+            walked, cost = search_regions(
+                flat, prices, Walk(choice, heat, steps, schedules[0].seed), wanted
+            )
             choice = choice if walked is None else walked
+
         return choice if np.isfinite(cost) else None

@@ -40,7 +40,8 @@ class Open(NamedTuple):
 @compiled
 def decode_allowed(p: Flat, nodes: Floats, messages: Floats, choice: Ints) -> bool:
     """As `kernels.decode`, of what is open; whether there was something for every node."""
-    total, count = np.empty(p.widest), len(p.start) - 1
+    total = np.empty(p.widest)
+    count = len(p.start) - 1
     o = Open(
         np.ones(len(p.cost), dtype=np.bool_),
         np.empty(len(p.cost), dtype=np.intp),
@@ -67,6 +68,7 @@ def decode_allowed(p: Flat, nodes: Floats, messages: Floats, choice: Ints) -> bo
             o.closed[ended] = p.start[v] + best
             ended += 1
         choice[v] = best
+
     return fits
 
 
@@ -85,9 +87,11 @@ def taken(p: Flat, v: int, s: int, o: Open, ended: int) -> tuple[int, bool]:
     """Closes all other strategies of v, and of the higher nodes what that forbids: returns as `told`."""
     for t in range(p.start[v], p.start[v + 1]):
         if o.is_open[t] and t != p.start[v] + s:
-            o.is_open[t], o.closed[ended] = False, t
+            o.is_open[t] = False
+            o.closed[ended] = t
             ended += 1
-    o.waiting[0], o.is_waiting[v] = v, True
+    o.waiting[0] = v
+    o.is_waiting[v] = True
     return told(p, v, o, 1, ended)
 
 
@@ -98,10 +102,12 @@ def told(p: Flat, v: int, o: Open, count: int, ended: int) -> tuple[int, bool]:
     Returns how many strategies are closed then, and whether each node has one left. What lower nodes took is supported
     by all that is open, so they need not be told.
     """
-    first, fits = 0, True
+    first = 0
+    fits = True
     while count:
         u = o.waiting[first]
-        first, count = (first + 1) % len(o.waiting), count - 1
+        first = (first + 1) % len(o.waiting)
+        count = count - 1
         o.is_waiting[u] = False
         for k in range(p.near[u], p.near[u + 1]):
             w = p.other[k]
@@ -110,8 +116,10 @@ def told(p: Flat, v: int, o: Open, count: int, ended: int) -> tuple[int, bool]:
             before = ended
             ended, fits = narrowed(p, p.back[k], w, o, ended)
             if ended > before and not o.is_waiting[w]:
-                o.waiting[(first + count) % len(o.waiting)], o.is_waiting[w] = w, True
+                o.waiting[(first + count) % len(o.waiting)] = w
+                o.is_waiting[w] = True
                 count += 1
+
     return ended, fits
 
 
@@ -121,9 +129,14 @@ def narrowed(p: Flat, k: int, w: int, o: Open, ended: int) -> tuple[int, bool]:
 
     Returns as `taken`, of w alone.
     """
-    u, tall, wide = p.other[k], p.tall[k], p.wide[k]
-    rows, columns, allowed = o.rows[:tall], o.columns[:wide], 0
-    rows[:], columns[:] = False, False
+    u = p.other[k]
+    tall = p.tall[k]
+    wide = p.wide[k]
+    rows = o.rows[:tall]
+    columns = o.columns[:wide]
+    allowed = 0
+    rows[:] = False
+    columns[:] = False
     for s in range(p.start[u + 1] - p.start[u]):
         row = p.class_of[p.rows_at[k] + s]
         if not o.is_open[p.start[u] + s] or rows[row]:
@@ -136,6 +149,7 @@ def narrowed(p: Flat, k: int, w: int, o: Open, ended: int) -> tuple[int, bool]:
                 allowed += 1
         if allowed == wide:
             return ended, True
+
     fits = False
     for t in range(p.start[w + 1] - p.start[w]):
         if not o.is_open[p.start[w] + t]:
@@ -143,6 +157,8 @@ def narrowed(p: Flat, k: int, w: int, o: Open, ended: int) -> tuple[int, bool]:
         if columns[p.class_of[p.columns_at[k] + t]]:
             fits = True
         else:
-            o.is_open[p.start[w] + t], o.closed[ended] = False, p.start[w] + t
+            o.is_open[p.start[w] + t] = False
+            o.closed[ended] = p.start[w] + t
             ended += 1
+
     return ended, fits

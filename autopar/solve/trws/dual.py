@@ -27,9 +27,26 @@ from autopar.solve.problem.problem import Floats, Problem
 from autopar.solve.problem.reduction import Bools, Ints
 from autopar.solve.problem.rows import Rows
 from autopar.solve.trws.acceleration import Momentum
-from autopar.solve.trws.arrays import Flat, Pool, entries_read, flatten, per_edge, sweep_order, with_messages
+from autopar.solve.trws.arrays import (
+    Flat,
+    Pool,
+    entries_read,
+    flatten,
+    per_edge,
+    sweep_order,
+    with_messages,
+)
 from autopar.solve.trws.consistent_decoding import decode_allowed
-from autopar.solve.trws.kernels import NOTHING, add_prices, bound_after, bound_of, decode, reparametrise, sweep, use_of
+from autopar.solve.trws.kernels import (
+    NOTHING,
+    add_prices,
+    bound_after,
+    bound_of,
+    decode,
+    reparametrise,
+    sweep,
+    use_of,
+)
 
 _MOST_MOMENTUM = 0.9  # of the way of the last sweep, at most
 
@@ -80,7 +97,11 @@ class Certificate:
 def rounding_error(certificate: Certificate) -> float:
     """More than the rounding error of the certificate's sums."""
     scale = sum(float(np.abs(cost).max()) for cost in certificate.node_costs)
-    return 1e-12 * (scale + abs(certificate.bound) + float(certificate.prices.sum()) * _finite(certificate.rows.limit))
+    return 1e-12 * (
+        scale
+        + abs(certificate.bound)
+        + float(certificate.prices.sum()) * _finite(certificate.rows.limit)
+    )
 
 
 def _finite(limit: float) -> float:
@@ -114,13 +135,23 @@ class Dual:
     eager = False
     is_accelerated = False
 
-    def __init__(self, problem: Problem, rows: Rows, messages: Floats | None = None, pool: Pool | None = None) -> None:
-        self.order, self.pool = sweep_order(problem), pool or Pool()
+    def __init__(
+        self, problem: Problem, rows: Rows, messages: Floats | None = None, pool: Pool | None = None
+    ) -> None:
+        self.order = sweep_order(problem)
+        self.pool = pool or Pool()
         self.rank = np.argsort(self.order)
-        self.problem, self.rows, self.flat = problem, rows, flatten(problem, rows, self.order, self.pool)
+        self.problem, self.rows, self.flat = (
+            problem,
+            rows,
+            flatten(problem, rows, self.order, self.pool),
+        )
         self.prices = np.zeros(rows.count)
         self.messages = np.zeros(self.flat.size) if messages is None else messages.copy()
-        self.nodes = self.flat.cost.copy() if messages is None else with_messages(self.flat, messages)
+        self.nodes = (
+            self.flat.cost.copy() if messages is None else with_messages(self.flat, messages)
+        )
+
         self._momentum: Momentum | None = None
 
     @cached_property
@@ -166,7 +197,9 @@ class Dual:
     def restore(self, state: State) -> None:
         """Goes back to the messages and prices of an earlier moment."""
         kind = self.flat.pool.dtype
-        self.messages, self.prices, self._momentum = state.messages.astype(kind), state.prices, None
+        self.messages = state.messages.astype(kind)
+        self.prices = state.prices
+        self._momentum = None
         self.nodes = with_messages(self.flat, self.messages).astype(kind, copy=False)
         add_prices(self.flat, self.prices, self.nodes)
 
@@ -179,7 +212,11 @@ class Dual:
     def decode_allowed(self) -> Ints | None:
         """As `decode`, but without forbidden entries; None where it meets no such choice."""
         choice = np.zeros(len(self.problem.node_costs), dtype=np.intp)
-        return choice[self.rank] if decode_allowed(self.flat, self.nodes, self.messages, choice) else None
+        return (
+            choice[self.rank]
+            if decode_allowed(self.flat, self.nodes, self.messages, choice)
+            else None
+        )
 
     def used(self, choice: Ints) -> Floats:
         """The bytes in use in every row."""
@@ -189,13 +226,17 @@ class Dual:
 
     def certificate(self, state: State) -> Certificate:
         """What the state proves, from its messages and prices alone."""
-        flat, limit = self.flat, float(state.prices.sum()) * self.rows.limit if self.rows.count else 0.0
-        nodes, excess = with_messages(flat, state.messages), np.zeros(len(flat.cost))
+        flat = self.flat
+        limit = float(state.prices.sum()) * self.rows.limit if self.rows.count else 0.0
+        nodes = with_messages(flat, state.messages)
+        excess = np.zeros(len(flat.cost))
         add_prices(flat, state.prices, nodes)
         bound = reparametrise(flat, nodes, state.messages, excess) - limit
-        bound = -np.inf if np.isnan(bound) else bound  # a strategy has no finite partner: messages say nothing
+        # a strategy has no finite partner: messages say nothing
+        bound = -np.inf if np.isnan(bound) else bound
         messages = tuple(per_edge(flat, state.messages))
-        by_node, over = self._by_node(nodes), self._by_node(excess)
+        by_node = self._by_node(nodes)
+        over = self._by_node(excess)
         return Certificate(self.problem, self.rows, messages, state.prices, bound, by_node, over)
 
     def _by_node(self, values: Floats) -> tuple[Floats, ...]:
@@ -208,7 +249,8 @@ class Dual:
 _LARGE = 4_000_000  # entries that a sweep reads: fewer stay near the processor
 _SWEEPS_PER_CHECK = 5  # the bound of one sweep and the next differ by little
 _HEAD_START = 5  # sweeps: from nothing messages go one way for long, and with more momentum sooner
-_STALLED, _STALLED_OF_GAP = 2e-4, 0.02  # of the bound; of the gap, where it is known; per check
+_STALLED = 2e-4
+_STALLED_OF_GAP = 0.02  # of the bound; of the gap, where it is known; per check
 
 
 def is_worth_it(flat: Flat) -> bool:
@@ -237,18 +279,25 @@ class Single:
         counts; `share` of what counts else.
         """
         dual = self.dual
-        held, best = dual.messages.copy(), -np.inf
+        held = dual.messages.copy()
+        best = -np.inf
         for n in range(1, most + 1):
             bound = self.sweep()
             if meet is not None:
                 meet(dual.decode())
             if n % _SWEEPS_PER_CHECK:
                 continue
-            last, best = best, max(best, bound)
+            last = best
+            best = max(best, bound)
             held = dual.messages.copy() if bound > last else held
-            little = share * _STALLED * abs(best) if upper == np.inf else _STALLED_OF_GAP * max(0.0, upper - best)
+            little = (
+                share * _STALLED * abs(best)
+                if upper == np.inf
+                else _STALLED_OF_GAP * max(0.0, upper - best)
+            )
             if best - last <= little or not is_wanted():
                 break
+
         return held.astype(np.float64)
 
     def sweep(self) -> float:

@@ -19,14 +19,16 @@ NOTHING = np.zeros(0)
 @compiled_inner
 def entry(p: Flat, k: int, s: int, t: int) -> float:
     """What strategy t costs at the end of arc k where its beginning has strategy s."""
-    row, column = p.class_of[p.rows_at[k] + s], p.class_of[p.columns_at[k] + t]
+    row = p.class_of[p.rows_at[k] + s]
+    column = p.class_of[p.columns_at[k] + t]
     return float(p.pool[p.thin[k] + row * p.wide[k] + column])
 
 
 @compiled_inner
 def add_row(p: Flat, k: int, s: int, total: Floats) -> None:
     """Adds what each strategy costs at the end of arc k where its beginning has strategy s."""
-    wide, count = p.wide[k], len(total)
+    wide = p.wide[k]
+    count = len(total)
     base = p.thin[k] + p.class_of[p.rows_at[k] + s] * wide
     if wide == count:  # no two columns are equal: each is its own class, which saves looking it up
         for t in range(count):
@@ -43,8 +45,12 @@ def gain_of(p: Flat, v: int, k: int, messages: Floats, gain: Floats) -> None:
     Equal rows are one with the highest of their messages, equal columns one column; where no two are, their classes
     need not be looked up. `gain` has room for three nodes.
     """
-    count, other = p.start[v + 1] - p.start[v], p.other[k]
-    theirs, tall, wide, rows = p.mail[p.back[k]], p.tall[k], p.wide[k], p.start[other + 1] - p.start[other]
+    count = p.start[v + 1] - p.start[v]
+    other = p.other[k]
+    theirs = p.mail[p.back[k]]
+    tall = p.tall[k]
+    wide = p.wide[k]
+    rows = p.start[other + 1] - p.start[other]
     highest = gain[p.widest : p.widest + tall]
     if tall == rows:
         for s in range(rows):
@@ -55,16 +61,20 @@ def gain_of(p: Flat, v: int, k: int, messages: Floats, gain: Floats) -> None:
         for s in range(rows):
             row = p.class_of[p.rows_at[k] + s]
             highest[row] = max(highest[row], messages[theirs + s])
+
     first = 0 if wide == count else 2 * p.widest
     least = gain[first : first + wide]
     for t in range(wide):
         least[t] = np.inf
+
     matrix = p.pool[p.thin[k] : p.thin[k] + tall * wide].reshape(tall, wide)
     for r in range(tall):
-        message, row_of = highest[r], matrix[r]  # a slice, since only those are turned into vector instructions
+        message = highest[r]
+        row_of = matrix[r]  # a slice, since only those are turned into vector instructions
         for t in range(wide):
             value = row_of[t] - message
             least[t] = value if value < least[t] else least[t]
+
     if wide < count:
         for t in range(count):
             gain[t] = least[p.class_of[p.columns_at[k] + t]]
@@ -86,7 +96,8 @@ def visit(
     Ranges are (first, behind the last). The rest of the shares is left for the other side; if `eager`, there is none.
     """
     count = p.start[v + 1] - p.start[v]
-    costs, least = nodes[p.start[v] : p.start[v + 1]], gain[:count]
+    costs = nodes[p.start[v] : p.start[v + 1]]
+    least = gain[:count]
     for k in range(came[0], came[1]):
         gain_of(p, v, k, messages, gain)
         mine = messages[p.mail[k] : p.mail[k] + count]
@@ -94,16 +105,20 @@ def visit(
             rise = least[t] - mine[t]
             costs[t] += rise
             mine[t] += rise
+
     going = go[1] - go[0]
     if not going:
         return
+
     shares = going if eager else max(going, p.near[v + 1] - p.near[v] - going)
     for t in range(count):
         least[t] = costs[t] / shares
+
     for k in range(go[0], go[1]):
         mine = messages[p.mail[k] : p.mail[k] + count]
         for t in range(count):
             mine[t] -= least[t]
+
     for t in range(count):
         costs[t] -= going * least[t]
 
@@ -117,7 +132,9 @@ def visit_in_turn(
     On the way down, what each strategy costs in between is written to `belief`, unless that is empty.
     """
     v = turn if turn < len(p.split) else 2 * len(p.split) - 1 - turn
-    first, middle, last = p.near[v], p.split[v], p.near[v + 1]
+    first = p.near[v]
+    middle = p.split[v]
+    last = p.near[v + 1]
     if v == turn:
         visit(p, v, eager, (first, middle), (middle, last), nodes, messages, gain)
         return
@@ -146,9 +163,11 @@ def push(p: Flat, far: float, before: Floats, nodes: Floats, messages: Floats) -
     Then `before` is where they were.
     """
     for v in range(len(p.start) - 1):
-        mine, count = nodes[p.start[v] : p.start[v + 1]], p.start[v + 1] - p.start[v]
+        mine = nodes[p.start[v] : p.start[v + 1]]
+        count = p.start[v + 1] - p.start[v]
         for k in range(p.near[v], p.near[v + 1]):
-            now, then = messages[p.mail[k] : p.mail[k] + count], before[p.mail[k] : p.mail[k] + count]
+            now = messages[p.mail[k] : p.mail[k] + count]
+            then = before[p.mail[k] : p.mail[k] + count]
             for t in range(count):
                 way = far * (now[t] - then[t])
                 then[t] = now[t]
@@ -182,7 +201,8 @@ def bound_of(p: Flat, nodes: Floats, messages: Floats) -> float:
 def add_excess(p: Flat, v: int, k: int, messages: Floats, gain: Floats, excess: Floats) -> float:
     """Adds to the excess of v what arc k adds above the least that it adds to any strategy. Returns that least."""
     gain_of(p, v, k, messages, gain)
-    count, low = p.start[v + 1] - p.start[v], np.inf
+    count = p.start[v + 1] - p.start[v]
+    low = np.inf
     for t in range(count):
         gain[t] -= messages[p.mail[k] + t]
         low = min(low, gain[t])
@@ -209,6 +229,7 @@ def reparametrise(p: Flat, nodes: Floats, messages: Floats, excess: Floats) -> f
         for k in range(p.near[v], p.split[v]):
             total += add_excess(p, v, k, messages, gain, excess)
             add_excess(p, p.other[k], p.back[k], messages, gain, excess)
+
     return total
 
 
@@ -222,16 +243,22 @@ def decode(p: Flat, nodes: Floats, messages: Floats, choice: Ints) -> None:
 
 
 @compiled_inner
-def add_lower(p: Flat, v: int, nodes: Floats, messages: Floats, choice: Ints, total: Floats) -> None:
+def add_lower(
+    p: Flat, v: int, nodes: Floats, messages: Floats, choice: Ints, total: Floats
+) -> None:
     """Writes what each strategy of v costs given the lower nodes' strategies and the higher nodes' messages."""
     count = p.start[v + 1] - p.start[v]
     for t in range(count):
         total[t] = nodes[p.start[v] + t]
+
     for k in range(p.near[v], p.split[v]):
         s = choice[p.other[k]]
-        message, mine = messages[p.mail[p.back[k]] + s], messages[p.mail[k] : p.mail[k] + count]
-        base, wide = p.thin[k] + p.class_of[p.rows_at[k] + s] * p.wide[k], p.wide[k]
-        row, columns = p.pool[base : base + wide], p.class_of[p.columns_at[k] : p.columns_at[k] + count]
+        message = messages[p.mail[p.back[k]] + s]
+        mine = messages[p.mail[k] : p.mail[k] + count]
+        base = p.thin[k] + p.class_of[p.rows_at[k] + s] * p.wide[k]
+        wide = p.wide[k]
+        row = p.pool[base : base + wide]
+        columns = p.class_of[p.columns_at[k] : p.columns_at[k] + count]
         for t in range(count):
             total[t] += float(row[columns[t]]) - message - mine[t]
 

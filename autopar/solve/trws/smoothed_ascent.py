@@ -29,7 +29,8 @@ from autopar.solve.trws.kernels import add_up, bound_after, sweep
 
 _HEAT = 0.2  # of a node's share of the gap
 _FIRST_RATE = 2.5e-3  # of the gap, for a whole limit in excess
-_FASTER, _SLOWER = 1.02, 0.5  # times the rate: after a rise, after a fall
+_FASTER = 1.02
+_SLOWER = 0.5  # times the rate: after a rise, after a fall
 _AVERAGE = 0.1  # the last sweep's share in the use that prices follow
 _FIRST_PRICE = 6  # sweeps before it
 _LEAST_NORM = 1e-9  # of the squared excess, as a share of the limit: below, steps would have no end
@@ -37,7 +38,8 @@ _TARGET = 0.05  # of the bound: the gap where none is known
 _SWEEPS_PER_CHECK = 25  # a course rises in waves of about as many
 _STALLED = 5e-4  # of the gap, per check
 _MAX_STALLS = 8  # momentum takes a while to build up
-_SWEEPS_PER_ROUGH_CHECK, _CREEPING = 10, 5e-4  # and of the bound, per rough check
+_SWEEPS_PER_ROUGH_CHECK = 10
+_CREEPING = 5e-4  # and of the bound, per rough check
 _SWEEPS_PER_CHOICE = 3  # those of one sweep and the next hardly differ
 _COLD = 30.0  # times the heat: dearer strategies weigh nothing
 
@@ -56,7 +58,9 @@ def ascend_smoothly(
     that creeps has stalled then.
     """
     dual.restore(held)
-    course, last, stalls = _Course(dual, upper), held.bound, 0
+    course = _Course(dual, upper)
+    last = held.bound
+    stalls = 0
     for count in range(1, most_sweeps + 1):
         held = course.after_sweep(held)
         if meet is not None and count % _SWEEPS_PER_CHOICE == 0:
@@ -73,6 +77,7 @@ def ascend_smoothly(
         if held.bound >= upper or watch.left_s() <= 0:
             break
         course.momentum.go_on(dual, with_prices=True)
+
     dual.restore(held)
     return held
 
@@ -81,11 +86,16 @@ class _Course:
     """How a dual moves, and how fast its prices do."""
 
     def __init__(self, dual: Dual, upper: float) -> None:
-        self.dual, self.upper = dual, upper
+        self.dual = dual
+        self.upper = upper
         self.scale = dual.rows.limit or 1.0
-        self.belief, self.use = np.zeros(len(dual.flat.cost)), np.zeros(dual.rows.count)
-        self.average, self.averaged = np.zeros(dual.rows.count), 0
-        self.rate, self.sweeps, self.momentum = _FIRST_RATE, 0, Momentum(dual)
+        self.belief = np.zeros(len(dual.flat.cost))
+        self.use = np.zeros(dual.rows.count)
+        self.average = np.zeros(dual.rows.count)
+        self.averaged = 0
+        self.rate = _FIRST_RATE
+        self.sweeps = 0
+        self.momentum = Momentum(dual)
 
     def gap(self, bound: float) -> float:
         """What is left to rise."""
@@ -103,13 +113,16 @@ class _Course:
             dual.restore(held)
             self.momentum.stop_at(dual, held.bound)
             return held
+
         self.rate *= _FASTER
         if self.sweeps >= _FIRST_PRICE:
             self._reprice(held.bound)
+
         return held
 
     def _reprice(self, bound: float) -> None:
-        dual, gap = self.dual, self.gap(bound)
+        dual = self.dual
+        gap = self.gap(bound)
         if gap <= 0:
             return
         soft_use(dual.flat, self.belief, _HEAT * gap / len(dual.flat.start), self.use)
@@ -125,11 +138,14 @@ class _Course:
 @compiled
 def soft_use(p: Flat, belief: Floats, heat: float, used: Floats) -> None:
     """Writes the bytes in use in every row, strategies weighted by how little they cost above the least."""
-    m, share = p.memory, np.zeros(p.widest)
+    m = p.memory
+    share = np.zeros(p.widest)
     change = np.zeros(m.rows + 1)
     for v in range(len(p.start) - 1):
-        first, count = p.start[v], p.start[v + 1] - p.start[v]
-        least, total = belief[first : first + count].min(), 0.0
+        first = p.start[v]
+        count = p.start[v + 1] - p.start[v]
+        least = belief[first : first + count].min()
+        total = 0.0
         for s in range(count):
             above = (belief[first + s] - least) / heat
             share[s] = np.exp(-above) if above < _COLD else 0.0
@@ -140,4 +156,5 @@ def soft_use(p: Flat, belief: Floats, heat: float, used: Floats) -> None:
                 use += share[s] / total * m.size[m.at[i] + s]
             change[m.low[i]] += use
             change[m.high[i]] -= use
+
     add_up(change, used)

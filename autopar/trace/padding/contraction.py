@@ -34,6 +34,7 @@ def _reduction(padder: Padder, op: DraftOp) -> bool:
         jnp.issubdtype(dtype, jnp.complexfloating) and op.kind not in ("reduce_sum", "reduce_prod")
     ):
         return False
+
     form = padder.need(tensor, shape, op)
     form = padder.masked(tensor, form, axes, _neutral(_REDUCTIONS[op.kind], dtype), op)
     left = [d for d in range(tensor.ndim) if d not in axes]
@@ -58,19 +59,28 @@ def _cumulative(padder: Padder, op: DraftOp) -> bool:
 def _product(padder: Padder, op: DraftOp) -> bool:
     """out[b..., i..., j...] = sum over k of x[b..., i..., k...] y[b..., j..., k...]: zeros in both are added."""
     numbers: tuple[tuple[Shape, Shape], tuple[Shape, Shape]] = op.params["dimension_numbers"]
-    (contracted, batched), (x, y) = numbers, op.ins
+    (contracted, batched) = numbers
+    (x, y) = op.ins
     shapes = [list(padder.wanted(t) if t.id in padder.resting else padder.grown(t)) for t in op.ins]
     for one, other in (*zip(*contracted, strict=True), *zip(*batched, strict=True)):
         shapes[0][one] = shapes[1][other] = max(shapes[0][one], shapes[1][other])
+
     if [tuple(shape) for shape in shapes] == [x.shape, y.shape]:
         return False
-    forms = [padder.need(tensor, tuple(shape), op) for tensor, shape in zip(op.ins, shapes, strict=True)]
+
     forms = [
-        padder.masked(t, form, contracted[n], 0, op) for n, (t, form) in enumerate(zip(op.ins, forms, strict=True))
+        padder.need(tensor, tuple(shape), op) for tensor, shape in zip(op.ins, shapes, strict=True)
+    ]
+    forms = [
+        padder.masked(t, form, contracted[n], 0, op)
+        for n, (t, form) in enumerate(zip(op.ins, forms, strict=True))
     ]
     out = [shapes[0][d] for d in batched[0]]
     for n, shape in enumerate(shapes):
-        out += [size for d, size in enumerate(shape) if d not in contracted[n] and d not in batched[n]]
+        out += [
+            size for d, size in enumerate(shape) if d not in contracted[n] and d not in batched[n]
+        ]
+
     padder.put(op, forms, [tuple(out)])
     return True
 

@@ -9,7 +9,20 @@ from autopar.trace.draft import DraftOp
 from autopar.trace.padding.padder import Form, Padder, Shape
 
 _ANY = (
-    *("abs", "acos", "acosh", "add", "add_any", "and", "asin", "asinh", "atan", "atan2", "atanh", "bessel_i0e"),
+    *(
+        "abs",
+        "acos",
+        "acosh",
+        "add",
+        "add_any",
+        "and",
+        "asin",
+        "asinh",
+        "atan",
+        "atan2",
+        "atanh",
+        "bessel_i0e",
+    ),
     *(
         "bessel_i1e",
         "bitcast_convert_type",
@@ -24,11 +37,68 @@ _ANY = (
         "copy_p",
         "cos",
     ),
-    *("cosh", "digamma", "div", "eq", "erf", "erf_inv", "erfc", "exp", "exp2", "expm1", "floor", "ge", "gt", "igamma"),
-    *("igammac", "imag", "integer_pow", "is_finite", "le", "lgamma", "log", "log1p", "logistic", "lt", "max", "min"),
-    *("mul", "name", "ne", "neg", "nextafter", "not", "or", "polygamma", "population_count", "pow", "real"),
-    *("reduce_precision", "regularized_incomplete_beta", "rem", "round", "rsqrt", "select_n", "shift_left"),
-    *("shift_right_arithmetic", "shift_right_logical", "sign", "sin", "sinh", "sqrt", "square", "stop_gradient"),
+    *(
+        "cosh",
+        "digamma",
+        "div",
+        "eq",
+        "erf",
+        "erf_inv",
+        "erfc",
+        "exp",
+        "exp2",
+        "expm1",
+        "floor",
+        "ge",
+        "gt",
+        "igamma",
+    ),
+    *(
+        "igammac",
+        "imag",
+        "integer_pow",
+        "is_finite",
+        "le",
+        "lgamma",
+        "log",
+        "log1p",
+        "logistic",
+        "lt",
+        "max",
+        "min",
+    ),
+    *(
+        "mul",
+        "name",
+        "ne",
+        "neg",
+        "nextafter",
+        "not",
+        "or",
+        "polygamma",
+        "population_count",
+        "pow",
+        "real",
+    ),
+    *(
+        "reduce_precision",
+        "regularized_incomplete_beta",
+        "rem",
+        "round",
+        "rsqrt",
+        "select_n",
+        "shift_left",
+    ),
+    *(
+        "shift_right_arithmetic",
+        "shift_right_logical",
+        "sign",
+        "sin",
+        "sinh",
+        "sqrt",
+        "square",
+        "stop_gradient",
+    ),
     *("sub", "tan", "tanh", "threefry2x32", "xor", "zeta"),
 )
 _ZERO_OF_ZEROS = frozenset({
@@ -43,14 +113,21 @@ def _elementwise(padder: Padder, op: DraftOp) -> bool:
     """out[d...] = f(x[d...], ...); whole where state takes part, which lies split along another dim."""
     shape = op.outs[0].shape
     arrays = [tensor for tensor in op.ins if tensor.ndim]
-    if any(not _fits(t.shape, shape) for t in arrays) or any(t.shape != shape for t in op.outs) or not arrays:
+    if (
+        any(not _fits(t.shape, shape) for t in arrays)
+        or any(t.shape != shape for t in op.outs)
+        or not arrays
+    ):
         return False
+
     if any(tensor.id in padder.resting for tensor in arrays):
         padder.resting.update(tensor.id for tensor in op.outs)
         return False
+
     target: Shape = tuple(map(max, *(padder.grown(t) for t in arrays), shape))
     if target == shape:
         return False
+
     ins = [padder.need(t, _stretched(t.shape, shape, target), op) for t in op.ins]
     padder.put(op, ins, [target] * len(op.outs), [_zero(op, ins)] * len(op.outs))
     padder.grant(op)
@@ -59,12 +136,18 @@ def _elementwise(padder: Padder, op: DraftOp) -> bool:
 
 def _fits(one: Shape, shape: Shape) -> bool:
     """Whether an operand has the dims of the result, but for some of one element, which are stretched."""
-    return len(one) == len(shape) and all(n in (1, size) for n, size in zip(one, shape, strict=True))
+    return len(one) == len(shape) and all(
+        n in (1, size) for n, size in zip(one, shape, strict=True)
+    )
 
 
 def _stretched(one: Shape, shape: Shape, target: Shape) -> Shape:
     """The shape in which an operand is needed for a result that is padded from `shape` to `target`."""
-    return tuple(new if n == size else n for n, size, new in zip(one, shape, target, strict=True)) if one else ()
+    return (
+        tuple(new if n == size else n for n, size, new in zip(one, shape, target, strict=True))
+        if one
+        else ()
+    )
 
 
 def _zero(op: DraftOp, ins: list[Form]) -> frozenset[int]:

@@ -22,20 +22,24 @@ def _gather(padder: Padder, op: DraftOp) -> bool:
     (tensor, indices) = op.ins
     numbers: Any = op.payload.params["dimension_numbers"]
     sizes: Shape = op.payload.params["slice_sizes"]
-    given, where = list(padder.grown(tensor)), list(padder.grown(indices))
+    given = list(padder.grown(tensor))
+    where = list(padder.grown(indices))
     where[-1] = indices.shape[-1]
     batched: list[tuple[int, int]] = [
         *zip(numbers.operand_batching_dims, numbers.start_indices_batching_dims, strict=True)
     ]
     for d, e in batched:
         given[d] = where[e] = max(given[d], where[e])
+
     bounds = _Bounds.of(op, numbers.start_index_map)
     for d in range(tensor.ndim):
         is_index = d in numbers.start_index_map and sizes[d] == 1 and bounds.fits(given[d])
         if sizes[d] != tensor.shape[d] and d not in numbers.operand_batching_dims and not is_index:
             given[d] = tensor.shape[d]
+
     if tuple(given) == tensor.shape and tuple(where) == indices.shape:
         return False
+
     taken = tuple(
         given[d] if size == tensor.shape[d] and d not in numbers.operand_batching_dims else size
         for d, size in enumerate(sizes)
@@ -56,15 +60,21 @@ def _scatter(padder: Padder, op: DraftOp) -> bool:
     dropped = {*numbers.inserted_window_dims, *numbers.operand_batching_dims}
     bounds = _Bounds.of(op, numbers.scatter_dims_to_operand_dims)
     windows: dict[int, int] = dict(
-        zip([d for d in range(tensor.ndim) if d not in dropped], numbers.update_window_dims, strict=True)
+        zip(
+            [d for d in range(tensor.ndim) if d not in dropped],
+            numbers.update_window_dims,
+            strict=True,
+        )
     )
     for d in range(tensor.ndim):
         if d in windows and tensor.shape[d] == updates.shape[windows[d]]:
             given[d] = added[windows[d]] = max(given[d], added[windows[d]])
         elif d in windows:
-            given[d], added[windows[d]] = tensor.shape[d], updates.shape[windows[d]]
+            given[d] = tensor.shape[d]
+            added[windows[d]] = updates.shape[windows[d]]
         elif d not in numbers.operand_batching_dims and not bounds.fits(given[d]):
             given[d] = tensor.shape[d]
+
     where[-1] = indices.shape[-1]
     batches: dict[int, int] = dict(
         zip(numbers.scatter_indices_batching_dims, numbers.operand_batching_dims, strict=True)
@@ -76,12 +86,19 @@ def _scatter(padder: Padder, op: DraftOp) -> bool:
         elif op.kind in ("scatter-add", "scatter-sub"):
             where[n] = added[e] = max(where[n], added[e])
         else:
-            where[n], added[e] = indices.shape[n], updates.shape[e]
+            where[n] = indices.shape[n]
+            added[e] = updates.shape[e]
+
     wanted = [tuple(given), tuple(where), tuple(added)]
     if wanted == [t.shape for t in op.ins]:
         return False
+
     form, places, new = (padder.need(t, shape, op) for t, shape in zip(op.ins, wanted, strict=True))
-    new = padder.masked(updates, new, rows, 0, op) if op.kind in ("scatter-add", "scatter-sub") else new
+    new = (
+        padder.masked(updates, new, rows, 0, op)
+        if op.kind in ("scatter-add", "scatter-sub")
+        else new
+    )
     padder.bound(op, [form, bounds.within(padder, places, tensor, form), new], **_UNORDERED)
     return True
 
@@ -90,7 +107,10 @@ class _Bounds:
     """What becomes of an index beyond a true dim that lies in the padded one."""
 
     def __init__(self, op: DraftOp, dims: Shape, mode: str, dtype: Any) -> None:
-        self.op, self.dims, self.mode, self.dtype = op, dims, mode, dtype
+        self.op = op
+        self.dims = dims
+        self.mode = mode
+        self.dtype = dtype
 
     @classmethod
     def of(cls, op: DraftOp, dims: Shape) -> _Bounds:
@@ -109,6 +129,7 @@ class _Bounds:
         grown = [n for n, d in enumerate(self.dims) if form.shape[d] != tensor.shape[d]]
         if not grown:
             return places
+
         is_clamped = "CLIP" in self.mode or ("PROMISE" in self.mode and self.op.kind == "gather")
         last = [tensor.shape[d] - 1 if n in grown else None for n, d in enumerate(self.dims)]
 
@@ -129,12 +150,19 @@ class _Bounds:
 
 def _batched(padder: Padder, op: DraftOp, dims: set[int]) -> bool:
     """`op` with all dims of all operands padded but `dims`, which are looked at as a whole."""
-    shapes = [tuple(t.shape[d] if d in dims else size for d, size in enumerate(padder.grown(t))) for t in op.ins]
+    shapes = [
+        tuple(t.shape[d] if d in dims else size for d, size in enumerate(padder.grown(t)))
+        for t in op.ins
+    ]
     first = tuple(map(max, *shapes, op.ins[0].shape))
     if first == op.ins[0].shape or any(t.shape != op.ins[0].shape for t in op.ins):
         return False
+
     ins = [padder.need(t, first, op) for t in op.ins]
-    outs = [tuple(out.shape[d] if d in dims else size for d, size in enumerate(first)) for out in op.outs]
+    outs = [
+        tuple(out.shape[d] if d in dims else size for d, size in enumerate(first))
+        for out in op.outs
+    ]
     padder.put(op, ins, outs)
     return True
 
@@ -149,7 +177,8 @@ def _dynamic_slice(padder: Padder, op: DraftOp) -> bool:
     tensor, *starts = op.ins
     sizes: Shape = op.params["slice_sizes"]
     given = tuple(
-        size if sizes[d] == tensor.shape[d] else tensor.shape[d] for d, size in enumerate(padder.grown(tensor))
+        size if sizes[d] == tensor.shape[d] else tensor.shape[d]
+        for d, size in enumerate(padder.grown(tensor))
     )
     if given == tensor.shape:
         return False
@@ -167,9 +196,15 @@ def _dynamic_update_slice(padder: Padder, op: DraftOp) -> bool:
     given = tuple(max(one, other) if is_full else true for true, one, other, is_full in sides)
     if given == tensor.shape:
         return False
+
     part = tuple(given[d] if is_full else update.shape[d] for d, is_full in enumerate(full))
     forms = [padder.need(tensor, given, op), padder.need(update, part, op)]
-    padder.put(op, [*forms, *(padder.need(t, (), op) for t in starts)], [given], [forms[0].zero & forms[1].zero])
+    padder.put(
+        op,
+        [*forms, *(padder.need(t, (), op) for t in starts)],
+        [given],
+        [forms[0].zero & forms[1].zero],
+    )
     return True
 
 
@@ -178,5 +213,8 @@ HANDLERS = {
     "dynamic_update_slice": _dynamic_update_slice,
     "gather": _gather,
     "sort": _sort,
-    **dict.fromkeys(("scatter", "scatter-add", "scatter-sub", "scatter-mul", "scatter-max", "scatter-min"), _scatter),
+    **dict.fromkeys(
+        ("scatter", "scatter-add", "scatter-sub", "scatter-mul", "scatter-max", "scatter-min"),
+        _scatter,
+    ),
 }

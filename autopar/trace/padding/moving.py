@@ -20,10 +20,12 @@ Run = tuple[int, int, int]
 
 def _slice(padder: Padder, op: DraftOp) -> bool:
     """out[d..., k] = x[d..., start + k * stride]; what a cut leaves behind is anything."""
-    (tensor,), out = op.ins, op.outs[0]
+    (tensor,) = op.ins
+    out = op.outs[0]
     starts: Shape = op.params["start_indices"]
     strides: Shape = op.params["strides"] or (1,) * tensor.ndim
-    given, shape = list(padder.grown(tensor)), list(out.shape)
+    given = list(padder.grown(tensor))
+    shape = list(out.shape)
     for d, stride in enumerate(strides):
         if tensor.shape[d] == out.shape[d]:
             shape[d] = given[d]
@@ -31,20 +33,27 @@ def _slice(padder: Padder, op: DraftOp) -> bool:
             shape[d] = padder.wanted(out)[d]
         else:
             given[d] = tensor.shape[d]
+
     if tuple(given) == tensor.shape and tuple(shape) == out.shape:
         return False
+
     form = padder.need(tensor, tuple(given), op)
     return _cut(padder, op, form, starts, tuple(shape), strides)
 
 
-def _cut(padder: Padder, op: DraftOp, form: Form, starts: Shape, shape: Shape, strides: Shape) -> bool:
+def _cut(
+    padder: Padder, op: DraftOp, form: Form, starts: Shape, shape: Shape, strides: Shape
+) -> bool:
     """A slice as a padding, below 0 where it cuts: its result is as long as it is wanted."""
     given = [
         size if stride == 1 else op.outs[0].shape[d]
         for d, (size, stride) in enumerate(zip(form.shape, strides, strict=True))
     ]
     begins = [start if stride == 1 else 0 for start, stride in zip(starts, strides, strict=True)]
-    config = [(-start, size + start - have, 0) for start, size, have in zip(begins, shape, given, strict=True)]
+    config = [
+        (-start, size + start - have, 0)
+        for start, size, have in zip(begins, shape, given, strict=True)
+    ]
     limits = [
         have if stride == 1 else op.params["limit_indices"][d]
         for d, (have, stride) in enumerate(zip(form.shape, strides, strict=True))
@@ -62,9 +71,11 @@ def _cut(padder: Padder, op: DraftOp, form: Form, starts: Shape, shape: Shape, s
 
 def _pad(padder: Padder, op: DraftOp) -> bool:
     """out[d..., k'] = x[d..., k] or the padding value, which stands behind the true elements too."""
-    (tensor, value), out = op.ins, op.outs[0]
+    (tensor, value) = op.ins
+    out = op.outs[0]
     config: list[tuple[int, int, int]] = list(op.params["padding_config"])
-    given, shape = list(padder.grown(tensor)), list(out.shape)
+    given = list(padder.grown(tensor))
+    shape = list(out.shape)
     for d, (low, high, gap) in enumerate(config):
         if (low, high, gap) == (0, 0, 0):
             shape[d] = given[d]
@@ -72,14 +83,20 @@ def _pad(padder: Padder, op: DraftOp) -> bool:
             shape[d] = padder.wanted(out)[d]
         else:
             given[d] = tensor.shape[d]
+
     if tuple(given) == tensor.shape and tuple(shape) == out.shape:
         return False
-    form, scalar = padder.need(tensor, tuple(given), op), padder.need(value, (), op)
-    moved = [d for d, one in enumerate(config) if one != (0, 0, 0) and form.shape[d] != tensor.shape[d]]
+
+    form = padder.need(tensor, tuple(given), op)
+    scalar = padder.need(value, (), op)
+    moved = [
+        d for d, one in enumerate(config) if one != (0, 0, 0) and form.shape[d] != tensor.shape[d]
+    ]
     if value.literal == 0:
         form = padder.masked(tensor, form, moved, 0, op)
     elif moved:
         form = _filled(padder, op, form, scalar, moved)
+
     sides = zip(config, given, shape, strict=True)
     stated = [one if one[2] else (one[0], size - have - one[0], 0) for one, have, size in sides]
     through = {d for d in form.zero if config[d] == (0, 0, 0) and value.literal == 0}
@@ -98,7 +115,11 @@ def _filled(padder: Padder, op: DraftOp, form: Form, scalar: Form, dims: Sequenc
     def fill(x: Any, value: Any) -> Any:
         for d in dims:
             inside = lax.lt(lax.iota(np.int32, x.shape[d]), np.int32(tensor.shape[d]))
-            x = lax.select(lax.broadcast_in_dim(inside, x.shape, (d,)), x, lax.broadcast_in_dim(value, x.shape, ()))
+            x = lax.select(
+                lax.broadcast_in_dim(inside, x.shape, (d,)),
+                x,
+                lax.broadcast_in_dim(value, x.shape, ()),
+            )
         return x
 
     (made,) = padder.call(fill, [form.tensor, scalar.tensor], op)
@@ -112,15 +133,24 @@ def _rev(padder: Padder, op: DraftOp) -> bool:
     shape = padder.grown(tensor)
     if shape == tensor.shape:
         return False
+
     form = padder.need(tensor, shape, op)
-    behind = [size - true if d in dims else 0 for d, (size, true) in enumerate(zip(shape, tensor.shape, strict=True))]
+    behind = [
+        size - true if d in dims else 0
+        for d, (size, true) in enumerate(zip(shape, tensor.shape, strict=True))
+    ]
     config = [(-more, more, 0) for more in behind]
 
     def reverse(x: Any) -> Any:
         turned = lax.rev(x, dims)
         return lax.pad(turned, np.zeros((), x.dtype), config) if any(behind) else turned
 
-    padder.made(op, reverse, [form], form.zero if not any(behind) else {d for d in form.zero if d not in dims})
+    padder.made(
+        op,
+        reverse,
+        [form],
+        form.zero if not any(behind) else {d for d in form.zero if d not in dims},
+    )
     return True
 
 
@@ -134,9 +164,13 @@ def _join(padder: Padder, op: DraftOp) -> bool:
     shape[dim] = padder.wanted(out)[dim]
     for given in shapes:
         given[:] = [given[d] if d == dim else size for d, size in enumerate(shape)]
+
     if tuple(shape) == out.shape and [*map(tuple, shapes)] == [t.shape for t in op.ins]:
         return False
-    forms = [padder.need(tensor, tuple(given), op) for tensor, given in zip(op.ins, shapes, strict=True)]
+
+    forms = [
+        padder.need(tensor, tuple(given), op) for tensor, given in zip(op.ins, shapes, strict=True)
+    ]
     is_plain = shape[dim] == out.shape[dim] and all(
         f.shape[dim] == t.shape[dim] for f, t in zip(forms, op.ins, strict=True)
     )
@@ -148,6 +182,7 @@ def _join(padder: Padder, op: DraftOp) -> bool:
             return _joined(xs, runs, dim, shape[dim])
 
         padder.made(op, join, forms)
+
     return True
 
 
@@ -174,10 +209,14 @@ def _joined(operands: Sequence[Any], runs: Sequence[Run], dim: int, size: int) -
         else:
             x = operands[operand]
             move = end - first
-            config = [(move, size - x.shape[dim] - move, 0) if d == dim else (0, 0, 0) for d in range(x.ndim)]
+            config = [
+                (move, size - x.shape[dim] - move, 0) if d == dim else (0, 0, 0)
+                for d in range(x.ndim)
+            ]
             part = lax.pad(x, np.zeros((), x.dtype), config)
         stop = np.int32(end + last - first)
         found = part if found is None else lax.select(lax.lt(places, stop), part, found)
+
     return found
 
 
@@ -186,15 +225,22 @@ def _split(padder: Padder, op: DraftOp) -> bool:
     (tensor,) = op.ins
     axis: int = op.params["axis"]
     given = padder.grown(tensor)
-    shapes = [tuple(padder.wanted(out)[d] if d == axis else size for d, size in enumerate(given)) for out in op.outs]
+    shapes = [
+        tuple(padder.wanted(out)[d] if d == axis else size for d, size in enumerate(given))
+        for out in op.outs
+    ]
     if given == tensor.shape and shapes == [out.shape for out in op.outs]:
         return False
+
     form = padder.need(tensor, given, op)
     made: list[TensorInfo] = []
     begin = 0
     for out, shape in zip(op.outs, shapes, strict=True):
-        made += padder.call(_taken(axis, begin, shape[axis] + begin - given[axis]), [form.tensor], op)
+        made += padder.call(
+            _taken(axis, begin, shape[axis] + begin - given[axis]), [form.tensor], op
+        )
         begin += out.shape[axis]
+
     padder.record(op, made)
     return True
 

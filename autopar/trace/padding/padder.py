@@ -64,7 +64,11 @@ class Padder:
 
     def wanted(self, tensor: TensorInfo) -> Shape:
         """The shape with every dim padded whose size is to be."""
-        return tuple(self.sizes.get(size, size) for size in tensor.shape) if can_pad(tensor) else tensor.shape
+        return (
+            tuple(self.sizes.get(size, size) for size in tensor.shape)
+            if can_pad(tensor)
+            else tensor.shape
+        )
 
     def now(self, tensor: TensorInfo) -> Shape:
         """The shape of the form that a tensor was made in."""
@@ -78,7 +82,9 @@ class Padder:
         sides = zip(tensor.shape, self.now(tensor), self.wanted(tensor), strict=True)
         return tuple(made if made != true else wanted for true, made, wanted in sides)
 
-    def need(self, tensor: TensorInfo, shape: Shape, op: DraftOp, region: int | None = None) -> Form:
+    def need(
+        self, tensor: TensorInfo, shape: Shape, op: DraftOp, region: int | None = None
+    ) -> Form:
         """The form of `tensor` of this shape that is seen where `op` stands (else in `region`), or is made there."""
         if tensor.literal is not None:
             return Form(tensor)
@@ -103,13 +109,21 @@ class Padder:
             kept = tuple(map(min, form.shape, shape))
             cut = x if kept == form.shape else lax.slice(x, (0,) * len(kept), kept)
             config = [(0, size - low, 0) for low, size in zip(kept, shape, strict=True)]
-            return cut if kept == shape else lax.pad(cut, np.zeros((), jnp.dtype(tensor.dtype)), config)
+            return (
+                cut
+                if kept == shape
+                else lax.pad(cut, np.zeros((), jnp.dtype(tensor.dtype)), config)
+            )
 
-        (made,) = self.call(resize, [form.tensor], op, known_as=("resized", tensor.dtype, form.shape, shape))
+        (made,) = self.call(
+            resize, [form.tensor], op, known_as=("resized", tensor.dtype, form.shape, shape)
+        )
         grown = {d for d, (was, size) in enumerate(sides) if size > was == tensor.shape[d]}
         return Form(made, frozenset(grown | form.zero), op.region)
 
-    def masked(self, tensor: TensorInfo, form: Form, dims: Iterable[int], value: Value, op: DraftOp) -> Form:
+    def masked(
+        self, tensor: TensorInfo, form: Form, dims: Iterable[int], value: Value, op: DraftOp
+    ) -> Form:
         """A form with `value` behind the true elements in `dims`."""
         behind = sorted(d for d in dims if form.shape[d] != tensor.shape[d])
         dtype = jnp.dtype(tensor.dtype)
@@ -131,6 +145,7 @@ class Padder:
         (made,) = self.call(mask, [form.tensor], op, known_as=what)
         if value != 0:
             return Form(made, region=op.region)
+
         found = Form(made, form.zero.union(behind), op.region)
         known = self.forms[tensor.id]
         known.insert(0 if known[0] is form and form.region == op.region else len(known), found)
@@ -139,7 +154,9 @@ class Padder:
     def grant(self, op: DraftOp) -> None:
         """Makes the results of `op` zero where that is wished, for all who read them."""
         for tensor in op.outs:
-            self.masked(tensor, self.forms[tensor.id][0], sorted(self.wishes.get(tensor.id, ())), 0, op)
+            self.masked(
+                tensor, self.forms[tensor.id][0], sorted(self.wishes.get(tensor.id, ())), 0, op
+            )
 
     def call(
         self,
@@ -155,20 +172,30 @@ class Padder:
         """
         closed = self._calls.get(known_as)
         if closed is None:
-            specs = [untyped_jax.ShapeDtypeStruct(tensor.shape, jnp.dtype(tensor.dtype)) for tensor in tensors]
+            specs = [
+                untyped_jax.ShapeDtypeStruct(tensor.shape, jnp.dtype(tensor.dtype))
+                for tensor in tensors
+            ]
             with _compat.without_mesh():
                 closed = untyped_jax.make_jaxpr(function)(*specs)
         if known_as is not None:
             self._calls[known_as] = closed
         return self._walk(closed, tensors, op, added)
 
-    def _walk(self, closed: Any, tensors: Sequence[TensorInfo], op: DraftOp, added: float) -> list[TensorInfo]:
+    def _walk(
+        self, closed: Any, tensors: Sequence[TensorInfo], op: DraftOp, added: float
+    ) -> list[TensorInfo]:
         jaxpr, consts = _compat.open_jaxpr(closed)
         env: dict[Any, TensorInfo] = dict(zip(jaxpr.invars, tensors, strict=True))
-        env |= {v: self.draft.constant(value, v.aval) for v, value in zip(jaxpr.constvars, consts, strict=True)}
+        env |= {
+            v: self.draft.constant(value, v.aval)
+            for v, value in zip(jaxpr.constvars, consts, strict=True)
+        }
 
         def read(atom: Any) -> TensorInfo:
-            return self.draft.constant(atom.val, atom.aval) if _compat.is_literal(atom) else env[atom]
+            return (
+                self.draft.constant(atom.val, atom.aval) if _compat.is_literal(atom) else env[atom]
+            )
 
         for eqn in jaxpr.eqns:
             ins = tuple(map(read, eqn.invars))
@@ -178,32 +205,56 @@ class Padder:
                 outs = tuple(self.draft.tensor(var.aval) for var in eqn.outvars)
                 payload = Payload(eqn.primitive, dict(eqn.params))
                 params = plain_params(without_shardings(eqn.params))
-                made = replace(op, kind=eqn.primitive.name, ins=ins, outs=outs, params=params, payload=payload)
+                made = replace(
+                    op, kind=eqn.primitive.name, ins=ins, outs=outs, params=params, payload=payload
+                )
                 self.ops.append(replace(made, effect=None, body=None, added=added))
             env.update(zip(eqn.outvars, outs, strict=True))
+
         return [read(atom) for atom in jaxpr.outvars]
 
     def put(
-        self, op: DraftOp, ins: Sequence[Form], shapes: Sequence[Shape], zeros: Sequence[Collection[int]] = ()
+        self,
+        op: DraftOp,
+        ins: Sequence[Form],
+        shapes: Sequence[Shape],
+        zeros: Sequence[Collection[int]] = (),
     ) -> None:
         """Adds `op` on these forms, as it is otherwise, with results of these shapes."""
         outs = [self.like(out, shape) for out, shape in zip(op.outs, shapes, strict=True)]
         pairs = [*zip(op.ins, ins, strict=True), *zip(op.outs, map(Form, outs), strict=True)]
-        self.ops.append(replace(op, ins=tuple(form.tensor for form in ins), outs=tuple(outs), added=_added(pairs)))
+        self.ops.append(
+            replace(
+                op, ins=tuple(form.tensor for form in ins), outs=tuple(outs), added=_added(pairs)
+            )
+        )
         self.record(op, outs, zeros)
 
-    def made(self, op: DraftOp, function: Callable[..., Any], ins: Sequence[Form], zero: Collection[int] = ()) -> None:
+    def made(
+        self,
+        op: DraftOp,
+        function: Callable[..., Any],
+        ins: Sequence[Form],
+        zero: Collection[int] = (),
+    ) -> None:
         """Adds `function` of these forms as what makes the one result of `op`."""
         added = _added(zip(op.ins, ins, strict=False))
         self.record(op, self.call(function, [form.tensor for form in ins], op, added), [zero])
 
-    def bound(self, op: DraftOp, ins: Sequence[Form], zero: Collection[int] = (), **changed: Any) -> None:
+    def bound(
+        self, op: DraftOp, ins: Sequence[Form], zero: Collection[int] = (), **changed: Any
+    ) -> None:
         """Adds the primitive of `op` on these forms, with these parameters changed."""
         assert op.payload is not None
-        primitive, params = op.payload.primitive, {**op.payload.params, **changed}
-        self.made(op, lambda *xs: primitive.bind(*xs, **primitive.get_bind_params(params)), ins, zero)
+        primitive = op.payload.primitive
+        params = {**op.payload.params, **changed}
+        self.made(
+            op, lambda *xs: primitive.bind(*xs, **primitive.get_bind_params(params)), ins, zero
+        )
 
-    def record(self, op: DraftOp, outs: Sequence[TensorInfo], zeros: Sequence[Collection[int]] = ()) -> None:
+    def record(
+        self, op: DraftOp, outs: Sequence[TensorInfo], zeros: Sequence[Collection[int]] = ()
+    ) -> None:
         """Notes what the results of `op` were made as."""
         region = self.tree.made_in(op.kind, op.region) if op.region is not None else None
         for n, (out, made) in enumerate(zip(op.outs, outs, strict=True)):
@@ -226,6 +277,9 @@ class Padder:
 def _added(pairs: Iterable[tuple[TensorInfo, Form]]) -> float:
     """The share of an operator's work that padding added to the true tensors; each size that grows is one index."""
     grown = {
-        sides for tensor, form in pairs for sides in zip(tensor.shape, form.shape, strict=True) if sides[0] != sides[1]
+        sides
+        for tensor, form in pairs
+        for sides in zip(tensor.shape, form.shape, strict=True)
+        if sides[0] != sides[1]
     }
     return 1.0 - prod(true / padded for true, padded in grown)

@@ -40,7 +40,11 @@ def padded(
 
     `state` are the ids of inputs that are carried from call to call.
     """
-    resting = {t.id for t in inputs if t.id in state and any(size not in sizes for size in t.shape if size > 1)}
+    resting = {
+        t.id
+        for t in inputs
+        if t.id in state and any(size not in sizes for size in t.shape if size > 1)
+    }
     padder = Padder(draft, sizes, resting, RegionTree(draft.regions), wishes(ops))
     given = [*inputs, *(tensor for _, tensor in draft.constants.values())]
     padder.forms = {tensor.id: [Form(tensor)] for tensor in given}
@@ -48,7 +52,10 @@ def padded(
     makers = {tensor.id: op for op in ops for tensor in op.outs}
     nowhere = DraftOp("", (), (), {}, "", "", None, None)
     places = [replace(makers.get(tensor.id, nowhere), region=None) for tensor in outputs]
-    results = [padder.need(t, t.shape, place).tensor for t, place in zip(outputs, places, strict=True)]
+    results = [
+        padder.need(t, t.shape, place).tensor for t, place in zip(outputs, places, strict=True)
+    ]
+
     return padder.ops, results
 
 
@@ -56,7 +63,9 @@ class _Rewrite:
     """Takes the operators in order; `reads` are what boundary operators read, by region."""
 
     def __init__(self, padder: Padder, ops: Sequence[DraftOp]) -> None:
-        self.padder, self.ops, self.tree = padder, ops, padder.tree
+        self.padder = padder
+        self.ops = ops
+        self.tree = padder.tree
         self.entering: dict[int | None, list[DraftOp]] = defaultdict(list)
         self.leaving: dict[int | None, list[DraftOp]] = defaultdict(list)
         for op in ops:
@@ -64,8 +73,13 @@ class _Rewrite:
                 self.entering[op.region].append(op)
             elif op.kind in LEAVING:
                 self.leaving[op.region].append(op)
+
         self.chosen: dict[int, Shape] = {
-            t.id: padder.wanted(t) for op in ops if op.kind == "cond_result" for t in op.ins if t.literal is None
+            t.id: padder.wanted(t)
+            for op in ops
+            if op.kind == "cond_result"
+            for t in op.ins
+            if t.literal is None
         }
         self.left: set[int] = set()
         self.due: list[tuple[TensorInfo, DraftOp]] = []
@@ -84,6 +98,7 @@ class _Rewrite:
                 self._leave(op.region, op)
             self._take(op)
             self.due += [(t, op) for t in op.outs if t.id in self.chosen]
+
         self._settle(())
 
     def _settle(self, path: tuple[int, ...]) -> None:
@@ -120,12 +135,18 @@ class _Rewrite:
 
     def _make(self, tensor: TensorInfo, shape: Shape, op: DraftOp, region: int | None) -> None:
         if tensor.literal is None:
-            self.padder.need(tensor, shape, DraftOp("", (), (), {}, op.source, op.scope, region, None))
+            self.padder.need(
+                tensor, shape, DraftOp("", (), (), {}, op.source, op.scope, region, None)
+            )
 
     def _take(self, op: DraftOp) -> None:
         if op.kind in BOUNDARY:
             self._cross(op)
-        elif op.effect is not None or _is_manual(op) or not _HANDLERS.get(op.kind, _never)(self.padder, op):
+        elif (
+            op.effect is not None
+            or _is_manual(op)
+            or not _HANDLERS.get(op.kind, _never)(self.padder, op)
+        ):
             self.padder.whole(op)
 
     def _cross(self, op: DraftOp) -> None:
@@ -134,7 +155,11 @@ class _Rewrite:
         ins: list[Form] = []
         for position, (tensor, shape) in enumerate(zip(op.ins, shapes, strict=True)):
             where = self.tree.reads_in(op.kind, op.region, position)
-            ins.append(self.padder.need(tensor, shape, DraftOp("", (), (), {}, op.source, op.scope, where, None)))
+            ins.append(
+                self.padder.need(
+                    tensor, shape, DraftOp("", (), (), {}, op.source, op.scope, where, None)
+                )
+            )
         self.padder.put(op, ins, results)
 
     def _shapes(self, op: DraftOp) -> tuple[list[Shape], list[Shape]]:

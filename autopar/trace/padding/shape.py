@@ -16,16 +16,21 @@ lax: Any = untyped_jax.lax
 
 def _broadcast(padder: Padder, op: DraftOp) -> bool:
     """out[n...] = x[d...]: new dims are made as long as they are wanted."""
-    operand, out = op.ins[0], op.outs[0]
+    operand = op.ins[0]
+    out = op.outs[0]
     if len(op.ins) > 1 or not can_pad(out):
         return False
+
     dims: Shape = op.params["broadcast_dimensions"]
-    shape, given = list(padder.wanted(out)), list(padder.grown(operand))
+    shape = list(padder.wanted(out))
+    given = list(padder.grown(operand))
     for d, e in enumerate(dims):
         if operand.shape[d] == out.shape[e]:
             given[d] = shape[e] = max(given[d], padder.wanted(operand)[d])
+
     if tuple(shape) == out.shape:
         return False
+
     form = padder.need(operand, tuple(given), op)
     made = [e for e in range(out.ndim) if e not in dims and operand.literal == 0]
     zero = {e for d, e in enumerate(dims) if d in form.zero and given[d] == shape[e]}.union(made)
@@ -54,9 +59,12 @@ def _counts(padder: Padder, op: DraftOp) -> bool:
     if shape == first.shape:
         return False
     assert op.payload is not None
-    primitive, params = op.payload.primitive, {**op.payload.params, "shape": shape}
+    primitive = op.payload.primitive
+    params = {**op.payload.params, "shape": shape}
     added = 1.0 - first.shape[0] / shape[0]
-    padder.record(op, padder.call(lambda: primitive.bind(**primitive.get_bind_params(params)), [], op, added))
+    padder.record(
+        op, padder.call(lambda: primitive.bind(**primitive.get_bind_params(params)), [], op, added)
+    )
     return True
 
 
@@ -72,11 +80,18 @@ def _transpose(padder: Padder, op: DraftOp) -> bool:
 def _renamed(padder: Padder, op: DraftOp) -> bool:
     """Out = x with its dims in another order, or without some of one element."""
     (tensor,) = op.ins
-    shape, order = padder.grown(tensor), dims_taken(op)
+    shape = padder.grown(tensor)
+    order = dims_taken(op)
     if shape == tensor.shape:
         return False
+
     form = padder.need(tensor, shape, op)
-    padder.put(op, [form], [tuple(shape[d] for d in order)], [{n for n, d in enumerate(order) if d in form.zero}])
+    padder.put(
+        op,
+        [form],
+        [tuple(shape[d] for d in order)],
+        [{n for n, d in enumerate(order) if d in form.zero}],
+    )
     return True
 
 
@@ -90,22 +105,30 @@ def dims_taken(op: DraftOp) -> list[int]:
 
 def _reshape(padder: Padder, op: DraftOp) -> bool:
     """Out = x with neighbouring dims joined or taken apart: the first of these may be padded, as it is the slowest."""
-    tensor, out = op.ins[0], op.outs[0]
+    tensor = op.ins[0]
+    out = op.outs[0]
     if len(op.ins) > 1 or op.params.get("dimensions") is not None or not can_pad(tensor):
         return False
-    given, shape = list(padder.grown(tensor)), list(out.shape)
+
+    given = list(padder.grown(tensor))
+    shape = list(out.shape)
     firsts: dict[int, int] = {}
     for before, after in groups(tensor.shape, out.shape):
         for d in before[1:]:
             given[d] = tensor.shape[d]
-        (d, *inner), (e, *others) = before, after
-        elements, rest = prod(given[one] for one in (d, *inner)), prod(out.shape[one] for one in others)
+        (d, *inner) = before
+        (e, *others) = after
+        elements = prod(given[one] for one in (d, *inner))
+        rest = prod(out.shape[one] for one in others)
         if elements % rest:
             given[d] = tensor.shape[d]
             continue
-        shape[e], firsts[d] = elements // rest, e
+        shape[e] = elements // rest
+        firsts[d] = e
+
     if tuple(given) == tensor.shape:
         return False
+
     form = padder.need(tensor, tuple(given), op)
 
     def reshape(x: Any) -> Any:
@@ -117,16 +140,22 @@ def _reshape(padder: Padder, op: DraftOp) -> bool:
 
 def groups(before: Shape, after: Shape) -> list[tuple[list[int], list[int]]]:
     """The runs of dims that hold the same elements; dims of one element are in none of them."""
-    sides: Sequence[list[int]] = [d for d, n in enumerate(before) if n != 1], [e for e, n in enumerate(after) if n != 1]
+    sides: Sequence[list[int]] = (
+        [d for d, n in enumerate(before) if n != 1],
+        [e for e, n in enumerate(after) if n != 1],
+    )
     found: list[tuple[list[int], list[int]]] = []
     while sides[0] and sides[1]:
         group = [sides[0].pop(0)], [sides[1].pop(0)]
-        while (one := prod(before[d] for d in group[0])) != (other := prod(after[e] for e in group[1])):
+        while (one := prod(before[d] for d in group[0])) != (
+            other := prod(after[e] for e in group[1])
+        ):
             if one < other:
                 group[0].append(sides[0].pop(0))
             else:
                 group[1].append(sides[1].pop(0))
         found.append(group)
+
     return found
 
 

@@ -24,7 +24,9 @@ def padded_sizes(graph: OpGraph, devices: int) -> Mapping[int, int]:
     A size becomes the next multiple of the largest divisor of `devices` that adds little to it.
     """
     made = _bytes_made(graph)
-    sizes = {size for tensor, _ in made if can_pad(tensor) for size in tensor.shape} - _stacked(graph)
+    sizes = {size for tensor, _ in made if can_pad(tensor) for size in tensor.shape} - _stacked(
+        graph
+    )
     padded = {size: padded_size(size, devices) for size in sorted(sizes)}
     found = {size: longer for size, longer in padded.items() if longer != size}
 
@@ -38,21 +40,30 @@ def padded_sizes(graph: OpGraph, devices: int) -> Mapping[int, int]:
 def _stacked(graph: OpGraph) -> set[int]:
     """Sizes of the dims that scans go along, one index a round, but for the batch."""
     batches = {graph.inputs[position].shape[0] for position in graph.batch_inputs}
-    return {int(region.trips) for region in graph.regions if graph.tree.kind(region.parent) == "scan"} - batches
+    return {
+        int(region.trips) for region in graph.regions if graph.tree.kind(region.parent) == "scan"
+    } - batches
 
 
 def _bytes_made(graph: OpGraph) -> list[tuple[TensorInfo, float]]:
     """Every tensor with the bytes that a step makes of it: once for an input, in every round for what is in a loop."""
     inputs = [(tensor, float(tensor.size_bytes)) for tensor in graph.inputs]
     made = [(tensor, op) for op in graph.ops for tensor in op.outs]
-    return [*inputs, *((tensor, tensor.size_bytes * graph.tree.weight(op.region)) for tensor, op in made)]
+    return [
+        *inputs,
+        *((tensor, tensor.size_bytes * graph.tree.weight(op.region)) for tensor, op in made),
+    ]
 
 
 def padded_choices(graph: OpGraph, devices: int) -> list[Mapping[int, int]]:
     """The `padded_sizes` to try: all of them; without those that add much, but for the batch, which is split first."""
     sizes = padded_sizes(graph, devices)
     batches = {graph.inputs[position].shape[0] for position in graph.batch_inputs}
-    cheap = {size: padded for size, padded in sizes.items() if size in batches or padded <= size * (1 + _LITTLE)}
+    cheap = {
+        size: padded
+        for size, padded in sizes.items()
+        if size in batches or padded <= size * (1 + _LITTLE)
+    }
     return [found for found in ((sizes, cheap) if cheap != sizes else (sizes,)) if found]
 
 
@@ -70,4 +81,9 @@ def padded_size(size: int, devices: int) -> int:
 def can_pad(tensor: TensorInfo) -> bool:
     """Whether a tensor may be padded: it has elements and dims, holds no typed keys, is not manual, not on the host."""
     has_dims = prod(tensor.shape) > 0 and tensor.ndim > 0
-    return has_dims and not tensor.dtype.startswith("key<") and not tensor.manual and not tensor.on_host
+    return (
+        has_dims
+        and not tensor.dtype.startswith("key<")
+        and not tensor.manual
+        and not tensor.on_host
+    )

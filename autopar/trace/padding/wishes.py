@@ -43,12 +43,20 @@ def _renamed(op: DraftOp, wished: frozenset[int]) -> Sequence[Dims]:
 
 def _reshape(op: DraftOp, wished: frozenset[int]) -> Sequence[Dims]:
     """Of dims that are joined or taken apart the first ones are padded."""
-    return [[before[0] for before, after in groups(op.ins[0].shape, op.outs[0].shape) if after[0] in wished]]
+    return [
+        [
+            before[0]
+            for before, after in groups(op.ins[0].shape, op.outs[0].shape)
+            if after[0] in wished
+        ]
+    ]
 
 
 def _broadcast(op: DraftOp, wished: frozenset[int]) -> Sequence[Dims]:
     dims: Any = op.params["broadcast_dimensions"]
-    return [[d for d, e in enumerate(dims) if e in wished and op.ins[0].shape[d] == op.outs[0].shape[e]]]
+    return [
+        [d for d, e in enumerate(dims) if e in wished and op.ins[0].shape[d] == op.outs[0].shape[e]]
+    ]
 
 
 def _same(_: DraftOp, wished: frozenset[int]) -> Sequence[Dims]:

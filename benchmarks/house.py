@@ -2,10 +2,10 @@
 
     python -m benchmarks.house [--json FILE] [--record]
 
-Rooms are the packages below `autopar` (those of `solve` each by itself) and `cost_models`. Printed of each: files and
-lines; statements of functions (median, 90th percentile, longest; statements within a function, its docstring left
-out); the share of comment lines, and of blank lines inside functions; imports from other rooms (arrows), and circles of
-modules that import one another while they are imported. Then the names of the modules of each room.
+Rooms are the packages below `autopar` (those of `solve` each by itself) and `cost_models`. Printed of each: files,
+lines and statements; statements of functions (median, 90th percentile, longest; statements within a function, its
+docstring left out); the share of comment lines, and of blank lines inside functions; imports from other rooms (arrows),
+and circles of modules that import one another while they are imported. Then the names of the modules of each room.
 """
 
 from __future__ import annotations
@@ -33,11 +33,15 @@ DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 @dataclass(frozen=True)
 class Module:
-    """One file: its room, lines, comment lines, statements and blank lines of its functions, and what it imports."""
+    """One file: its room, lines, statements, comment lines, those of its functions, blank lines, and what it imports.
+
+    `written` are all statements, `statements` those of each function.
+    """
 
     name: str
     room: str
     lines: int
+    written: int
     comments: int
     blanks: int
     inside: int
@@ -52,6 +56,7 @@ class Room:
     name: str
     files: int
     lines: int
+    written: int
     median: float
     p90: float
     longest: int
@@ -80,6 +85,7 @@ def module_of(path: Path) -> Module:
         name,
         room,
         text.count("\n"),
+        sum(isinstance(node, ast.stmt) for node in ast.walk(tree)),
         comments,
         blanks,
         len(inside),
@@ -159,6 +165,7 @@ def _figures(
         name,
         len(modules),
         lines,
+        sum(module.written for module in modules),
         float(np.median(counts)),
         float(np.percentile(counts, 90)),
         max(counts),
@@ -184,7 +191,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rooms, console = rooms_of(modules, graph), Screen(width=150)
     table = Table(box=box.MARKDOWN)
     for n, head in enumerate(
-        ("room", "files", "lines", "median", "p90", "longest", "comments", "blank", "arrows")
+        (
+            "room",
+            "files",
+            "lines",
+            "statements",
+            "median",
+            "p90",
+            "longest",
+            "comments",
+            "blank",
+            "arrows",
+        )
     ):
         table.add_column(head, justify="right" if n else "left")
     for room in rooms:
@@ -192,6 +210,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sizes = (
             f"{room.files}",
             f"{room.lines:,}",
+            f"{room.written:,}",
             f"{room.median:.0f}",
             f"{room.p90:.0f}",
             f"{room.longest}",
@@ -199,7 +218,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         table.add_row(room.name, *sizes, *shares, f"{room.arrows}")
     console.print(table)
     circles = [sorted(part) for part in nx.strongly_connected_components(graph) if len(part) > 1]
-    total = f"{len(modules)} files, {sum(m.lines for m in modules):,} lines, {graph.number_of_edges()} imports"
+    total = f"{len(modules)} files, {sum(m.lines for m in modules):,} lines, "
+    total += f"{sum(m.written for m in modules):,} statements, {graph.number_of_edges()} imports"
     console.print(f"{total}, {len(circles)} circles: {circles}", highlight=False)
     for room in rooms:
         console.print(f"{room.name}: {' '.join(room.modules)}", highlight=False)

@@ -34,6 +34,11 @@ def met_as(problem: Problem, choice: Choice) -> Met:
     )
 
 
+def lifted_from(lift: Callable[[Choice], Choice], rank: Ints, choice: Ints) -> Choice:
+    """The choice of a whole problem, of one of a reduced problem in the order of its messages."""
+    return lift(tuple(choice[rank].tolist()))
+
+
 def _same(choice: Ints) -> Choice:
     return tuple(choice.tolist())
 

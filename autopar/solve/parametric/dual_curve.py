@@ -21,7 +21,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from autopar.solve.parametric.archive import Met, Pareto
+from autopar.solve.parametric.archive import Met, Pareto, lifted_from
 from autopar.solve.presolve.reduce import merge_usages, reduce_cheaply
 from autopar.solve.presolve.variable_elimination import contract_chains
 from autopar.solve.primal.path_relinking import PathRelinking
@@ -35,7 +35,7 @@ from autopar.solve.problem.problem import (
     objective,
     peak,
 )
-from autopar.solve.problem.reduction import Choice, Ints, unchanged
+from autopar.solve.problem.reduction import Ints, unchanged
 from autopar.solve.problem.rows import memory_rows
 from autopar.solve.problem.verifier import TOLERANCE, verify_choice
 from autopar.solve.trws.dual import Dual, State
@@ -125,6 +125,7 @@ class DualCurve:
         self._rising = 1  # lines while prices rose, and the first
         self._pareto = Pareto()
         self._relinkings = 0  # each draws other forests
+        self._lift = partial(lifted_from, self.reduction.lift, self.dual.rank)
         self._settle()
         self._note()
 
@@ -333,14 +334,11 @@ class DualCurve:
         self._seen[self.dual.flat.start[:-1] + ranked] = True
         if np.isfinite(cost):
             whole = cost + self.reduction.offset
-            self._pareto.meet(Met(ranked, whole, float(used.max(initial=0.0)), self._lifted))
+            self._pareto.meet(Met(ranked, whole, float(used.max(initial=0.0)), self._lift))
         return used
 
     def _cost_of(self, choice: Ints) -> float:
         return cost_of(self.dual.flat, self.dual.flat.cost, choice[self.dual.order])
-
-    def _lifted(self, choice: Ints) -> Choice:
-        return self.reduction.lift(tuple(choice[self.dual.rank].tolist()))
 
 
 def _within(problem: Problem, limit: float) -> Problem:

@@ -17,13 +17,13 @@ import numpy as np
 
 from autopar._jit import compiled
 from autopar.solve.certificate.proof import Forbid
-from autopar.solve.parametric.archive import Met, Pareto
+from autopar.solve.parametric.archive import Met, Pareto, lifted_from
 from autopar.solve.presolve.reduce import merge_usages, reduce_cheaply
 from autopar.solve.presolve.variable_elimination import contract_chains
 from autopar.solve.primal.tree_moves import desk_for, grow_forest, solve_forest
 from autopar.solve.problem.options import SolveOptions
 from autopar.solve.problem.problem import Floats
-from autopar.solve.problem.reduction import Bools, Choice, Ints, Reduction, restrict
+from autopar.solve.problem.reduction import Bools, Ints, Reduction, restrict
 from autopar.solve.problem.rows import Rows, memory_rows
 from autopar.solve.trws.arrays import Flat
 from autopar.solve.trws.dual import Dual
@@ -63,6 +63,8 @@ class PathRelinking:
         self.random = np.random.default_rng(options.seed)
 
         self.own = Pareto()
+        # What is met outlives this search: it keeps the way back, and neither messages nor desk.
+        self._lift = partial(lifted_from, self.reduction.lift, self.dual.rank)
 
     def descend(
         self,
@@ -145,12 +147,9 @@ class PathRelinking:
         cost = cost_of(self.dual.flat, self.dual.flat.cost, choice)
         if np.isfinite(cost):
             top = float(self._used(choice).max(initial=0.0))
-            met = Met(choice.copy(), cost + self.reduction.offset, top, self._lifted)
+            met = Met(choice.copy(), cost + self.reduction.offset, top, self._lift)
             self.own.meet(met)
             self.pareto.meet(met)
-
-    def _lifted(self, choice: Ints) -> Choice:
-        return self.reduction.lift(tuple(choice[self.dual.rank].tolist()))
 
 
 def spliced_costs(flat: Flat, a: Ints, b: Ints) -> Floats:

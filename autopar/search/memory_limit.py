@@ -167,12 +167,12 @@ class FullSolves(Tried):
         if self.proof is not None:
             raise nothing_fits(self.attempt, self.limit, self.smallest, self.proof.least_peak_bytes)
 
-        if found is None:
+        if found is None and not self.attempt.task.stop.is_over:
             found = self._repeated(
                 self._solved_on_tensors, lambda made, tight: tight - (peak_of(made) - self.limit)
             )
 
-        if found is None:
+        if found is None and not self.attempt.task.stop.is_over:
             focus = focused(self.attempt, self.attempt.problem(0.0))
             descend(self, within_less(self.attempt, self.free, focus))
             found = min(

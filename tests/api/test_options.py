@@ -21,10 +21,8 @@ def test_every_option_is_a_setting() -> None:
 
 
 def test_every_option_is_documented() -> None:
-    meanings = (PlanOptions.__doc__ or "").partition("Attributes:\n")[2]
-    assert re.findall(r"^      (\w+): ", meanings, re.MULTILINE) == list(
-        PlanOptions.__annotations__
-    )
+    meanings = (inspect.getdoc(PlanOptions) or "").partition("Attributes:\n")[2]
+    assert re.findall(r"^  (\w+): ", meanings, re.MULTILINE) == list(PlanOptions.__annotations__)
 
 
 @pytest.mark.parametrize(

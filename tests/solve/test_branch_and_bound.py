@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from autopar.solve import Edge, Infeasible, Problem, SolveOptions, Usage, proven, solve, verify
 from autopar.solve.certificate.proof import Cases, Overflow, Proof
 from autopar.solve.elimination.bucket_elimination import reduced_fully
+from autopar.solve.pipeline import branch_and_bound
 from autopar.solve.pipeline.branch_and_bound import Branches
 from autopar.solve.presolve.knapsack_filtering import drop_oversized
 from autopar.solve.presolve.reduce import reduce_cheaply
@@ -150,3 +152,20 @@ def test_a_case_that_is_left_out_is_missed() -> None:
 def test_the_tree_is_the_same_every_time() -> None:
     once, again = (solve(crowded(12, 4), options=NARROW) for _ in range(2))
     assert (once.choice, once.lower_bound) == (again.choice, again.lower_bound)
+
+
+def test_no_prices_follow_from_where_nothing_is_proven(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step from a bound of minus infinity would be infinite, and so would prices."""
+    priced = branch_and_bound._priced  # pyright: ignore[reportPrivateUsage]
+    asked: list[np.ndarray] = []
+
+    def nothing(part: Any, prices: np.ndarray, *rest: Any) -> Any:
+        asked.append(prices)
+        return replace(priced(part, prices, *rest), bound=-np.inf)
+
+    monkeypatch.setattr(branch_and_bound, "_priced", nothing)
+    watch = Best(crowded(), None, None)
+    _, start = Ascent(crowded(), NARROW).sweeps(np.inf, watch)
+    Branches(start, NARROW).grow(3, np.inf, watch)
+    assert asked
+    assert all(np.isfinite(prices).all() for prices in asked)

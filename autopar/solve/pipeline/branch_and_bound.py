@@ -335,6 +335,8 @@ def _at_prices(part: _Part, cutoff: float, options: SolveOptions, watch: Watch) 
     best = found = _priced(part, prices, cutoff, options, watch)
     choices = _fitting(part, rows, found.choice, cutoff)
     for _ in range(1, _PRICE_STEPS if rows.count else 1):
+        if not math.isfinite(found.bound):
+            break  # nothing is proven at these prices: no step leads on from them
         used = rows.used(found.choice)
         prices = steps.next(prices, used, found.bound, cutoff, best.bound, best.prices)
         found = _priced(part, prices, cutoff, options, watch)

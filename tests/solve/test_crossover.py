@@ -14,7 +14,7 @@ from autopar.solve import Edge, Problem, SolveOptions, Usage, solve
 from autopar.solve.fixing import fixed_point
 from autopar.solve.pipeline import closing, messages, rounds, stage
 from autopar.solve.pipeline.stage import Bracket
-from autopar.solve.primal.crossover import annealed, annealed_near, mixed_exactly
+from autopar.solve.primal.crossover import annealed, annealed_near, close_to, mixed_exactly
 from autopar.solve.problem.incumbent import Best, Until
 from autopar.solve.problem.problem import peak
 from autopar.solve.problem.reduction import Ints
@@ -61,6 +61,24 @@ def test_what_does_not_fit_is_not_mixed(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr("autopar.solve.primal.crossover._WORK", 1.0)
     assert mixed_exactly(problem, drawn_choices(problem, 0, 9), SolveOptions()).choice is None
     assert mixed_exactly(problem, [], SolveOptions()).choice is None
+
+
+@pytest.mark.parametrize("looks", [0, 1, 2, 9])
+def test_decoding_looks_at_the_time(looks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No more than five sweeps go by unseen, and none once the time is up."""
+    swept, sweeps, seen = Dual.sweep, list[int](), list[int]()
+    ascent = Ascent(limited(4, 0, 2.0), FEW_SWEEPS)
+    found, certificate = ascent.sweeps(np.inf, Best(ascent.problem, None, None))
+    close = close_to(certificate, found.objective, SolveOptions(max_table_entries=4))
+    assert close is not None
+    watch = Best(ascent.problem, None)
+    monkeypatch.setattr(watch, "left_s", lambda: seen.append(len(sweeps)) or looks - len(seen) + 1)
+    monkeypatch.setattr(Dual, "sweep", lambda self: sweeps.append(1) or swept(self))
+    decoded = close.decoded(watch)
+    unseen = np.diff([*seen, len(sweeps)])
+    assert bool(decoded) == bool(looks)
+    assert unseen.max() <= 5
+    assert not unseen[looks:].any()
 
 
 @settings(max_examples=30, deadline=None)

@@ -84,7 +84,7 @@ def _mixed_close(state: SolveState) -> SolveState:
     if not state.known.is_left:
         return state
 
-    state = _mixture_of(close.decoded(), state)
+    state = _mixture_of(close.decoded(state.watch), state)
     if state.known.cutoff >= close.top or not state.known.is_left:
         return state
 

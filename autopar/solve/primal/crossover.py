@@ -174,16 +174,18 @@ class Close:
         inner.raise_bound(proven.bound, proven.proof())
         return lifted(left, replace(found, bound=min(proven.bound, self.top - left.offset)))
 
-    def decoded(self) -> list[Choice]:
-        """What sweeps decode at shares of the prices, on both sides of the limit."""
+    def decoded(self, watch: Watch) -> list[Choice]:
+        """What sweeps decode at shares of the prices, on both sides of the limit, as far as time allows."""
         dual = Dual(self.reduction.problem, self.rows)
         dual.is_accelerated = self.options.trws.acceleration
         return [
-            self.reduction.lift(_decoded(dual, share * self.prices)) for share in _DECODED_SHARES
+            self.reduction.lift(_decoded(dual, share * self.prices, watch))
+            for share in _DECODED_SHARES
+            if watch.left_s() > 0
         ]
 
 
-def _decoded(dual: Dual, prices: Floats) -> Choice:
+def _decoded(dual: Dual, prices: Floats, watch: Watch) -> Choice:
     dual.set_prices(prices)
     dual.start_from(np.zeros_like(dual.messages))
     held = dual.state()
@@ -194,4 +196,6 @@ def _decoded(dual: Dual, prices: Floats) -> Choice:
             if now.bound <= held.bound:
                 dual.restore(held)
             held = now if now.bound > held.bound else held
+            if watch.left_s() <= 0:
+                break
     return tuple(dual.decode().tolist())

@@ -8,6 +8,7 @@ from autopar.core.dataflow import Use, uses_of
 from autopar.core.graph import OpGraph, OpNode, TensorInfo
 from autopar.core.manual import BORDERS
 from autopar.core.memo import once_per_graph
+from autopar.core.regions import RegionTree
 from autopar.ops.traits import is_fusible, reads_fused, traits_of
 
 
@@ -129,11 +130,19 @@ def recomputed(graph: OpGraph) -> frozenset[int]:
         ):
             continue
         readers = [graph.ops[use.op] for use in uses if use.op is not None]
-        held = op.recomputes is None and any(reader.recomputes is not None for reader in readers)
+        held = any(_is_kept_for(op, reader, graph.tree) for reader in readers)
         if len(readers) == len(uses) and not held and all(map(reads_fused, readers)):
             found.add(tensor)
 
     return frozenset(found)
+
+
+def _is_kept_for(op: OpNode, reader: OpNode, tree: RegionTree) -> bool:
+    """Whether an operator computes for a recomputation, its plan's or its user's, what that reads behind a barrier."""
+    if op.recomputes is None and reader.recomputes is not None:
+        return True
+    entered = set(tree.path(reader.region)).difference(tree.path(op.region))
+    return any(tree.kind(region) == "remat" for region in entered)
 
 
 def _varied(op: OpNode, makers: Mapping[int, OpNode]) -> list[TensorInfo]:

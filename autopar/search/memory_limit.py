@@ -87,7 +87,7 @@ class EqualLayers:
         try:
             found = loop.plan()
         except (NoFeasiblePlan, Unsolved, NothingCheaper) as error:
-            return self._without(error, loop.smallest)
+            return self._without(error, loop)
         finally:
             self.attempt.met.extend(map(self.equal.lifted, self.equal.met))
 
@@ -99,7 +99,7 @@ class EqualLayers:
         if is_enough or stop.is_over:
             return replace(met, plan=replace(met.plan, lower_bound_s=bound))
 
-        focus = self._focus()
+        focus = self._focus(loop)
         solution = focus.bounded(_solution(met), float(self.limit))
         bound = max(0.0, bound, min(solution.lower_bound, solution.objective))
         met = replace(met, plan=replace(met.plan, lower_bound_s=bound), solution=solution)
@@ -121,24 +121,24 @@ class EqualLayers:
     def _problem(self) -> Problem:
         return self.attempt.problem(float(self.limit))
 
-    def _focus(self) -> Focus:
-        """On the whole Problem, turned to the limit: what it proves is taken up.
+    def _focus(self, equal: MemoryLoop) -> Focus:
+        """On the whole Problem, at the prices that proved the limit for equal layers: what it proves is taken up.
 
         Raises:
           NothingCheaper: it proves that no plan costs less than `below`.
         """
         loop = MemoryLoop(self.attempt, self.limit, self.free, self.below)
-        loop.turn_to_limit()
+        loop.prove_like(equal.focus)
         return loop.focus
 
-    def _without(self, error: Exception, smallest: Planned) -> Planned:
+    def _without(self, error: Exception, equal: MemoryLoop) -> Planned:
         """Where no such plan is met, or none that is wanted: what is proven of all plans, as an error."""
         if self._is_small:
             return MemoryLoop(self.attempt, self.limit, self.free, self.below).plan()
         if isinstance(error, NothingCheaper):
-            self._focus()
+            self._focus(equal)
             raise NothingCheaper(self.below, self.attempt.bound_within(float(self.limit)))
-        raise unsolved(smallest, self.limit, self.attempt.where)
+        raise unsolved(equal.smallest, self.limit, self.attempt.where)
 
 
 @dataclass(eq=False)

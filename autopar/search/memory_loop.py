@@ -139,6 +139,14 @@ class MemoryLoop(Tried):
         self.focus.turn_to(self.limit)
         self._prove()
 
+    def prove_like(self, other: Focus) -> None:
+        """Proves the limit at the prices that did so for a problem much like this one.
+
+        Raises: as `turn_to_limit`.
+        """
+        self.focus.prove_like(other, float(self.limit))
+        self._prove()
+
     def _prove(self) -> None:
         """Takes up what prices prove of the limit."""
         self.prove(self.focus.bound(float(self.limit)))
@@ -159,6 +167,11 @@ class MemoryLoop(Tried):
         return least_use(self.attempt.problem(float(self.limit)))
 
     @property
+    def _least_peak(self) -> float:
+        """As `_least_use`, also by what prices prove."""
+        return max(self._least_use, self.focus.least_peak)
+
+    @property
     def _is_spent(self) -> bool:
         """Whether enough programs were made, the fewer the larger they are."""
         return len(self.made) >= max(
@@ -177,7 +190,7 @@ class MemoryLoop(Tried):
         for n in range(_MOST_AIMS):
             aim = self._aim() if self.fitting else min(self._aim(), aimed * (1 - _LOWER))
             is_enough = self.fitting and (n >= _AIMS or abs(aim - aimed) <= _CLOSE * aim)
-            if self.attempt.task.stop.is_over or is_enough:
+            if self.attempt.task.stop.is_over or is_enough or aim < self._least_peak:
                 return
             self.focus.turn_to(aim)
             self._prove()
@@ -310,7 +323,7 @@ class MemoryLoop(Tried):
         Where the Problem is too large for CP-SAT, what the prices met prove has to do.
         """
         problem = self.attempt.problem(float(self.limit))
-        least = LeastPeak(None, inf, max(self._least_use, self.focus.least_peak))
+        least = LeastPeak(None, inf, self._least_peak)
         is_wanted = bool(smallest) or self._entries <= FEW_ENTRIES
         if is_wanted and may_ask_cp_sat(self.attempt):
             enough = min(float(self.limit), self._aim())  # programs hold more

@@ -52,15 +52,19 @@ class MeshSearch:
             attempt, free = self.free(below)
             free = replace(free, task=task, is_unlimited=True)
             below = yield _met(free, limit)
-            if limit is not None and free.account.peak_memory_bytes > limit:
-                found = plan_within(attempt, limit, free, below)
-                yield _met(replace(found, task=task, unlimited=free), limit)
+            if limit is None or free.account.peak_memory_bytes <= limit:
+                return
+            found = plan_within(attempt, limit, free, below)
+            last = _met(replace(found, task=task, unlimited=free), limit)
         except NothingCheaper as nothing:
-            yield Progress(nothing.lower_bound)
+            last = Progress[Planned](nothing.lower_bound)
         except (NoFeasiblePlan, InvalidConstraint, UnsupportedPrimitive) as error:
-            yield Progress(inf, misfit=error)
+            last = Progress[Planned](inf, misfit=error)
         except Unsolved as error:
-            yield Progress(-inf, misfit=error)
+            last = Progress[Planned](-inf, misfit=error)
+
+        # not where errors are caught: who waits there keeps all that led to them
+        yield last
 
     def attempt(self) -> LimitedSolve:
         """The attempt that finds the best plan without a memory limit; that is searched only if there are several.
@@ -87,7 +91,7 @@ class MeshSearch:
             try:
                 self._rough.append(self._unlimited(_little(self.task.options.solver, below), below))
             except NothingCheaper as nothing:
-                self._rough.append(nothing)
+                self._rough.append(nothing.with_traceback(None))
             except (Unsolved, NoFeasiblePlan, InvalidConstraint, UnsupportedPrimitive):
                 self._rough.append(None)
         return self._rough[0] if self._rough else None

@@ -81,6 +81,42 @@ def test_choices_come_close_to_the_bound_of_the_limit_asked_for(share: float) ->
     assert 1 - focus.bound(limit) / met.cost < 0.05
 
 
+@settings(deadline=None, max_examples=60)
+@given(problems(limited=True), problems(limited=True), st.integers(0, 15))
+def test_prices_known_from_whatever_problem_prove_what_holds(
+    problem: Problem, other: Problem, limit: int
+) -> None:
+    try:
+        known = focus_on(other, float(limit))
+        focus = Focus(problem, OPTIONS)
+    except Infeasible:
+        return
+    focus.prove_like(known, float(limit))
+    truth = optimum(replace(problem, usage_limit=float(limit)))
+    assert focus.bound(float(limit)) <= truth + 1e-9 * (1 + abs(truth))
+
+
+@pytest.mark.parametrize(("layers", "most"), [(60, 4), (15, 100)])
+def test_prices_known_from_a_problem_much_alike_prove_as_much_in_few_steps(
+    layers: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where they prove clearly less, as for the chain of a quarter of the layers, they are looked for as ever."""
+    ends = focus_on(chain(), 0.0).choices()[0].peak, focus_on(chain(), np.inf).choices()[-1].peak
+    limit = ends[0] + 0.5 * (ends[1] - ends[0])
+    known = focus_on(chain(), limit)
+    usual = Focus(chain(layers), OPTIONS)
+    usual.turn_to(limit)
+    steps, step = list[float](), Focus._step  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr(
+        Focus, "_step", lambda self, price: steps.append(price) or step(self, price)
+    )
+    focus = Focus(chain(layers), OPTIONS)
+    focus.prove_like(known, limit)
+    assert focus.bound(limit) >= usual.bound(limit) * (1 - OPTIONS.gap_tolerance)
+    assert 0 < len(steps) <= most
+    assert (len(set(steps)) == 1) == (layers == 60)
+
+
 def test_turning_to_another_limit_forgets_nothing() -> None:
     ends = focus_on(chain(), 0.0).choices()[0].peak, focus_on(chain(), np.inf).choices()[-1].peak
     low, high = (ends[0] + share * (ends[1] - ends[0]) for share in (0.3, 0.7))

@@ -155,7 +155,7 @@ class DualCurve:
 
     def bound(self, limit: float) -> float:
         """No choice within the limit costs less, rounding errors included."""
-        return self._highest(limit).proven(limit) + self.reduction.offset
+        return self.highest(limit).proven(limit) + self.reduction.offset
 
     @property
     def least_peak(self) -> float:
@@ -191,7 +191,7 @@ class DualCurve:
 
     def bounded(self, solution: Solution, limit: float) -> Solution:
         """A choice within the limit, with the limit's bound and its witness; verified but for the witness."""
-        held = self._highest(limit)
+        held = self.highest(limit)
         cost = solution.objective
         certificate = self.dual.certificate(held.state)
         bound = (
@@ -314,7 +314,8 @@ class DualCurve:
         relinking.descend(self.rows, every, self.passes, self.wanted)
         relinking.splice(self.wanted)
 
-    def _highest(self, limit: float) -> Line:
+    def highest(self, limit: float) -> Line:
+        """The line that proves the most of a limit."""
         return max(self._lines, key=lambda line: line.at(limit))
 
     def _note(self) -> None:

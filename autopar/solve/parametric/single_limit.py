@@ -30,6 +30,8 @@ _NEARLY_LEAST = 1.01  # of what is proven of all peaks
 _FALLS = 3  # of the bound, one after another
 _FEWEST = 8  # lines that are kept
 _BESIDE = 6  # lines on each side of a limit, at whose prices choices descend
+_MOST_LIKE = 4
+_RISE = 1e-3  # of the bound: while it rises by as much, steps at prices known from another problem; at most so many
 _MIXES = 4  # as long as the best is farther from the bound than may be
 
 
@@ -53,6 +55,25 @@ class Focus(DualCurve):
         if self._is_above(limit):
             self._sink_to(limit)
         self._halve(limit)
+
+    def prove_like(self, other: Focus, limit: float) -> None:
+        """Proves bounds at the sum of prices at which another problem, much like this one, proved the most.
+
+        Where that proves clearly less here, prices are looked for from there on.
+        """
+        self._limit = limit
+        price = other.highest(limit).slope
+        enough = other.bound(limit)
+        enough -= self.options.gap_tolerance * abs(enough)
+        for _ in range(_MOST_LIKE if price else 0):
+            before = self.bound(limit)
+            self._step(price)
+            now = self.bound(limit)
+            if now - before <= _RISE * abs(now) or not self.wanted():
+                break
+        if self._most and self.bound(limit) < enough and self.wanted():
+            self._sink_to(limit)
+            self._halve(limit)
 
     def mix(self, limit: float) -> None:
         """Meets choices that are made of those about a limit."""

@@ -1,7 +1,9 @@
 """Eight virtual CPU devices for every test, set before JAX starts its backend; what makes the suite quick."""
 
 import gc
+from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import jax
 import pytest
@@ -15,10 +17,51 @@ gc.set_threshold(20_000, 20, 20)
 # No test may fail because the machine is busy.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
+# Of more examples than these every run tries one in QUICK_SHARE; all are tried by the slow ones.
+FEW_EXAMPLES = 40
+QUICK_SHARE = 3
+_SETTINGS = (
+    "_hypothesis_internal_use_settings"  # hypothesis has no public name for those of one test
+)
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test of many drawn examples is two: some of them, and, among the slow ones, all."""
+    own = getattr(metafunc.function, _SETTINGS, None)
+    is_slow = metafunc.definition.get_closest_marker("slow") is not None
+    if own is None or is_slow or own.max_examples <= FEW_EXAMPLES:
+        return
+
+    some = pytest.param(QUICK_SHARE, id="some")
+    every = pytest.param(1, id="all", marks=pytest.mark.slow)
+    metafunc.fixturenames.append("_examples")
+    metafunc.parametrize("_examples", [some, every], indirect=True)
+
+
+@pytest.fixture
+def _examples(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One in so many of the examples of the test that asks."""
+    test: Any = request.function
+    own = getattr(test, _SETTINGS)
+    fewer = settings(own, max_examples=own.max_examples // request.param)
+    monkeypatch.setattr(test, _SETTINGS, fewer)
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest test comes first: at the end all workers but one would wait for it."""
+    """Of parameters that ask the same, some are quick. The longest test comes first: at the end all workers but one
+    would wait for it.
+    """
+    seen = Counter[str]()
+    for item in items:
+        share = item.get_closest_marker("quick_share")
+        if share is None or item.get_closest_marker("slow") is not None:
+            continue
+        name = item.nodeid.partition("[")[0]
+        if seen[name] % share.args[0]:
+            item.add_marker(pytest.mark.slow)
+        seen[name] += 1
+
     items.sort(key=lambda item: "test_trade_offs_runs" not in item.nodeid)
 
 

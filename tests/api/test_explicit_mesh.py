@@ -149,6 +149,7 @@ def pinned(plan: autopar.Plan) -> list[str]:
     ]
 
 
+@pytest.mark.quick_share(3)
 @pytest.mark.parametrize("name", PINS)
 def test_values_are_those_of_jit_and_pins_are_what_was_written(name: str) -> None:
     fn, pins = PINS[name]

@@ -85,11 +85,9 @@ def test_what_is_no_option_is_an_argument_of_the_function() -> None:
     def fn(x: Any, *, scale: Any) -> Any:
         return (x @ scale).sum()
 
-    assert list(autopar.plan(fn, X, scale=W, cluster=SLOW).placements) == ["x", "scale"]
-    assert list(autopar.front(fn, X, scale=W, cluster=SLOW, points=2).fastest.placements) == [
-        "x",
-        "scale",
-    ]
+    plan = autopar.plan(fn, X, scale=W, cluster=SLOW, mesh={"a": 8})
+    front = autopar.front(fn, X, scale=W, cluster=SLOW, mesh={"a": 8}, points=2)
+    assert list(plan.placements) == list(front.fastest.placements) == ["x", "scale"]
 
 
 def test_devices_that_a_plan_is_for() -> None:
@@ -107,7 +105,9 @@ def test_memory_limits_as_text() -> None:
     plan = autopar.plan(layer, W, X, cluster=SLOW, mesh={"a": 8}, memory_limit_bytes="1MiB")
     assert plan.summary.memory_limit_bytes == 2**20
     assert plan.resolve(memory_limit_bytes="2 MB").summary.memory_limit_bytes == 2_000_000
-    front = autopar.front(layer, W, X, cluster=SLOW, points=2, memory_limit_bytes="1GB")
+    front = autopar.front(
+        layer, W, X, cluster=SLOW, mesh={"a": 8}, points=2, memory_limit_bytes="1GB"
+    )
     assert front.within("1GB") is front.fastest
     with pytest.raises(NoFeasiblePlan, match="fits in 100 bytes"):
         front.within("100B")

@@ -208,6 +208,7 @@ def test_forward(number: int) -> None:
     )
 
 
+@pytest.mark.quick_share(3)
 @pytest.mark.parametrize("number", range(len(DIFFERENTIATED)))
 def test_derivatives(number: int) -> None:
     fn, transform = DIFFERENTIATED[number]

@@ -223,6 +223,7 @@ def ready_at(graph: OpGraph, op: OpNode) -> int:
     return max(inside) if op.kind in ("carry_out", "scan_stack", "cond_result") else op.id
 
 
+@pytest.mark.quick_share(4)
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("limited", [False, True])
 def test_random_choices_cost_what_their_plan_costs(case: Any, limited: bool) -> None:
@@ -425,6 +426,7 @@ WRITTEN_OVER: dict[str, Callable[[], Any]] = {
 
 
 # Without loops: there, lowering may reuse a conversion that the Problem counts as a copy of its own.
+@pytest.mark.quick_share(3)
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=[pytest.mark.slow] * (n in ("gpt", "cnn"))) for n in COUNTED]
 )
@@ -527,6 +529,7 @@ SMALL = [
 ]
 
 
+@pytest.mark.quick_share(4)
 @pytest.mark.parametrize("name", SMALL)
 def test_nor_does_it_at_any_operator(name: str) -> None:
     here = setting(name)

@@ -20,6 +20,7 @@ def operator(fn: object, *shapes: tuple[int, ...], kind: str) -> OpNode:
     return next(op for op in graph.ops if op.kind == kind)
 
 
+@pytest.mark.quick_share(3)
 @pytest.mark.parametrize("case", LINEAR_ALGEBRA, ids=[case.name for case in LINEAR_ALGEBRA])
 def test_every_case_has_work_and_is_an_operator_of_its_own(case: object) -> None:
     op = build(case).op

@@ -57,6 +57,7 @@ def assert_same(build: Builder) -> None:
     assert all(mine.matrix is other.matrix for mine, other in zip(found, expected, strict=True))
 
 
+@pytest.mark.quick_share(4)
 @pytest.mark.parametrize(
     "case", [*CASES, *((*make(), (0,)) for make in (small_models.gpt, small_models.tied))]
 )

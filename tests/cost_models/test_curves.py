@@ -185,8 +185,8 @@ def test_kinds_without_work_of_their_own():
 @given(
     st.lists(devices(), min_size=1, max_size=3),
     st.sampled_from(KINDS),
-    st.floats(0, 1e9),
-    st.floats(0, 1e9),
+    st.floats(0, 1e9, allow_subnormal=False),
+    st.floats(0, 1e9, allow_subnormal=False),
 )
 @settings(deadline=None)
 def test_no_device_is_slower_than_the_slowest(several, kind, flops, size):

@@ -137,6 +137,7 @@ ACCIDENTS: dict[str, tuple[Function, Any, str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.quick_share(3)
 @pytest.mark.parametrize("name", sorted(ACCIDENTS))
 def test_nothing_is_found_by_accident(name: str) -> None:
     function, shapes, expected = ACCIDENTS[name]

@@ -66,6 +66,7 @@ def run_sharded(
     return [raw(x) for x in jax.jit(run)(*found.values)]
 
 
+@pytest.mark.quick_share(4)
 @pytest.mark.parametrize(
     "name",
     [
@@ -135,6 +136,7 @@ def test_groups_of_a_result_are_split_where_no_operand_is() -> None:
         assert_close(result, whole, str(strategy))
 
 
+@pytest.mark.quick_share(4)
 @pytest.mark.parametrize("draw", [*WINDOWED, *RANKED, *MOVED], ids=lambda draw: draw.__name__)
 def test_exchanges_under_shard_map(draw: Callable[[Rng], Case]) -> None:
     """Of drawn operators the first that can exchange over both axes (dynamic slices: that can be split so)."""
@@ -158,6 +160,7 @@ def test_exchanges_under_shard_map(draw: Callable[[Rng], Case]) -> None:
         assert_close(result, whole, str(strategies[0]))
 
 
+@pytest.mark.quick_share(3)
 @pytest.mark.parametrize(("shapes", "numbers", "matrices"), [
     (((4, 8, 2), (4, 8, 6)), (((0, 1), (0, 1)), ((), ())), ((32, 2), (32, 6))),
     (((4, 8, 2), (6, 4, 8)), (((0, 1), (1, 2)), ((), ())), ((32, 2), (6, 32))),

@@ -90,6 +90,7 @@ CASES = {
 }
 
 
+@pytest.mark.quick_share(3)
 @pytest.mark.parametrize("mode", ["auto", "data_parallel"])
 @pytest.mark.parametrize("name", CASES)
 def test_the_peak_of_a_loop_is_near_what_xla_sets_aside(name: str, mode: str) -> None:

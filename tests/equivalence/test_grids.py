@@ -75,6 +75,7 @@ STEPS: dict[str, tuple[Step, int]] = {
 }
 
 
+@pytest.mark.quick_share(3)
 @pytest.mark.parametrize(("name", "shape"), diagonal(STEPS, SHAPES))
 def test_a_step_is_split_in_space_and_runs_what_it_lists(name: str, shape: str) -> None:
     step, count = STEPS[name]

@@ -17,6 +17,7 @@ from tests.quick_some import diagonal
 SEEDS = (0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 20)))
 
 
+@pytest.mark.quick_share(2)
 @pytest.mark.parametrize(("name", "mesh"), diagonal(LOOPS, MESHES))
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_random_plan_of_a_loop_computes_the_same(name: str, mesh: str, seed: int) -> None:

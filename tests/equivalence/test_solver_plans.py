@@ -25,7 +25,7 @@ from tests.equivalence.cases import (
 )
 from tests.equivalence.check import check, prove
 from tests.equivalence.draw import local_plan
-from tests.quick_some import diagonal
+from tests.quick_some import one_quick
 
 CASES = {"step": step_case, "gradients": gradients_case}
 
@@ -54,9 +54,12 @@ def check_plan(case: Case, plan: autopar.Plan) -> None:
 @pytest.mark.parametrize(
     ("part", "model", "mesh"),
     [
-        pytest.param(part, *of_model.values, marks=of_model.marks)
-        for first, part in enumerate(CASES)
-        for of_model in diagonal(SIZES, MESHES, first=first)
+        pytest.param(
+            part, model, mesh, marks=[pytest.mark.slow] * ((n + part_n) % 2 or (mesh_n - n) % 3 > 0)
+        )
+        for part_n, part in enumerate(CASES)
+        for n, model in enumerate(SIZES)
+        for mesh_n, mesh in enumerate(MESHES)
     ],
 )
 def test_the_plan_computes_the_same_and_runs_what_it_lists(
@@ -70,6 +73,7 @@ def test_the_plan_computes_the_same_and_runs_what_it_lists(
     check_plan(case, plan)
 
 
+@pytest.mark.quick_share(4)
 @pytest.mark.parametrize("model", SIZES)
 def test_data_parallel_computes_the_same_and_runs_what_it_lists(model: str) -> None:
     """Every gradient is reduced, in buckets."""
@@ -88,14 +92,15 @@ VARIANTS: dict[str, tuple[str, str, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", one_quick(VARIANTS, 1))
 def test_other_optimisers_and_kinds_of_randomness(variant: str) -> None:
     model, optimiser, changes = VARIANTS[variant]
     case = step_case(model, optimiser, **changes)
     check_plan(case, plan_of(case, "8"))
 
 
-@pytest.mark.parametrize("typed_key", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("typed_key", [False, True])
 def test_rematerialised_blocks_stay_what_they_are(typed_key: bool) -> None:
     """Two blocks, forward and backward: as many remat operators in the emitted program as regions in the graph."""
     case = gradients_case("gpt", layers=2, remat=True, typed_key=typed_key)

@@ -66,6 +66,7 @@ FUNCTIONS: dict[str, tuple[Function, Any]] = {
 }
 
 
+@pytest.mark.quick_share(3)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_what_is_sorted_among_devices_is_sorted(name: str) -> None:
     function, x = FUNCTIONS[name]

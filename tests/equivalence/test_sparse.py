@@ -75,6 +75,7 @@ PRODUCTS: dict[str, Product] = {
 }
 
 
+@pytest.mark.quick_share(3)
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_products_are_split_and_compute_the_same(name: str) -> None:
     function, args = PRODUCTS[name]

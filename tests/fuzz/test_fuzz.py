@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from pathlib import Path
 
 import jax
@@ -30,6 +29,7 @@ def test_interpreted(first: int) -> None:
     assert sum(outcome.verdict == "passed" for outcome in outcomes.values()) >= PART - 3
 
 
+@pytest.mark.quick_share(4)
 @pytest.mark.parametrize("seed", COMPILED)
 def test_compiled(seed: int) -> None:
     outcome = check(draw_case(seed), compiled)
@@ -58,12 +58,14 @@ def test_what_is_printed_is_what_runs() -> None:
 
 
 def test_programs_hold_most_of_what_there_is() -> None:
-    found: Counter[str] = Counter()
+    found = set[str]()
     with jax.enable_x64(True):
         for seed in range(100):
             text = str(generate(np.random.default_rng(seed)))
-            found.update(word for word in WORDS if word in text)
-    assert set(found) == set(WORDS)
+            found |= {word for word in WORDS if word in text}
+            if found == set(WORDS):
+                return
+    pytest.fail(f"no program has {set(WORDS) - found}")
 
 
 WORDS = (

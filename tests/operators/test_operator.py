@@ -129,6 +129,7 @@ def test_what_jax_makes_of_it() -> None:
     assert kinds(nested, {"x": [X[:, 0]]}) == ["nested_units"]
 
 
+@pytest.mark.quick_share(3)
 @pytest.mark.parametrize(
     "function",
     [

@@ -149,6 +149,7 @@ def test_zeros_and_large_numbers() -> None:
     assert operators.attention(*(jnp.ones((2, 4), jnp.bfloat16),) * 3).dtype == jnp.bfloat16
 
 
+@pytest.mark.quick_share(3)
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=[pytest.mark.slow] * (n in MAPPED)) for n in NAMES]
 )

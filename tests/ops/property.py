@@ -30,7 +30,7 @@ MESHES = (
     DeviceMesh.of({"x": 4}),
     DeviceMesh.of({"x": 2, "y": 2}),
 )
-FEW = 16
+FEW = 4
 """Strategies of one operator on one mesh that every run of the tests tries; the slow ones try far more."""
 
 

@@ -79,6 +79,7 @@ def placed(
     )
 
 
+@pytest.mark.quick_share(3)
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
 @pytest.mark.parametrize("case", SAMPLE, ids=lambda case: case.name)
 def test_as_defined_and_in_the_same_order(case: Case, mesh: DeviceMesh) -> None:

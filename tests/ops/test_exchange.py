@@ -43,6 +43,7 @@ def check_drawn(draw: Draw, seed: int, count: int) -> int:
     return len(strategies)
 
 
+@pytest.mark.quick_share(2)
 @pytest.mark.parametrize("draw", [*WINDOWED, *RANKED, *MOVED], ids=lambda draw: draw.__name__)
 def test_a_drawn_operator_that_communicates(draw: Draw) -> None:
     """Two strategies, of as many draws as it takes: of some nothing can be split."""

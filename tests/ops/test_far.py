@@ -87,6 +87,7 @@ def test_scatter(kind: str, dtype: str) -> None:
         check(scatter(kind, mode, dtype))
 
 
+@pytest.mark.quick_share(3)
 @pytest.mark.parametrize("dtype", SOME)
 def test_dynamic_slices(dtype: str) -> None:
     for number in range(DRAWS):

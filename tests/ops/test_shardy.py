@@ -65,6 +65,7 @@ def both(case: Case) -> tuple[Splits, Splits] | None:
     return None if theirs is None else (of_rule(rule_of(built.op)), theirs)
 
 
+@pytest.mark.quick_share(3)
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
 def test_differences_are_listed(case: Case) -> None:
     found = both(case)

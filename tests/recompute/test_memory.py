@@ -129,6 +129,7 @@ def peaks(name: str, problem: Problem) -> Iterator[tuple[float, int]]:
         yield counted, planned.account.peak_memory_bytes
 
 
+@pytest.mark.quick_share(3)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "gpt")) for name in MODELS]
 )

@@ -38,6 +38,7 @@ def _with_graph(traced: Traced, seed: int, share: float) -> Traced:
     )
 
 
+@pytest.mark.quick_share(2)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("seed", [2, *(pytest.param(seed, marks=SLOW) for seed in range(2))])
 def test_a_rewritten_graph_computes_the_same(name: str, seed: int) -> None:
@@ -51,6 +52,7 @@ def test_a_rewritten_graph_computes_the_same(name: str, seed: int) -> None:
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.quick_share(3)
 @pytest.mark.parametrize(
     ("name", "mesh"),
     [

@@ -44,6 +44,7 @@ def one_by_one(
     return placements, edges
 
 
+@pytest.mark.quick_share(4)
 @pytest.mark.parametrize("rank", range(5))
 @pytest.mark.parametrize("name", MESHES)
 def test_the_graph_holds_every_step_of_every_placement(name: str, rank: int) -> None:
@@ -90,6 +91,7 @@ def turning(kind: str, size_bytes: int) -> float:
 SHAPES = [(8, 8, 8), (8, 16, 8), (4, 8, 4), (8, 2, 24), (2, 2, 8), (8, 3, 8)]
 
 
+@pytest.mark.quick_share(4)
 @pytest.mark.parametrize("turn", [None, turning], ids=["alike", "first apart"])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_routes_are_those_of_each_placement_on_its_own(

@@ -59,6 +59,7 @@ def assert_reaches(route, source, target, shape, mesh, seed=0):
 # Never worse than any other sequence ----------------------------------------------------------------------------------
 
 
+@pytest.mark.quick_share(3)
 @pytest.mark.parametrize("name", prices.ALL)
 def test_all_single_axis_pairs_on_the_cube(name):
     assert len(SINGLES) == 34
@@ -76,6 +77,7 @@ def test_all_single_axis_pairs_on_the_cube(name):
             assert cost_of(router, route, shape, 4) == pytest.approx(best[i, j], rel=1e-12, abs=0)
 
 
+@pytest.mark.quick_share(2)
 @pytest.mark.parametrize("name", ["alpha_beta", "slice_bytes"])
 def test_replaying_all_single_axis_pairs_reaches_the_target(name):
     shape = (2, 4, 2)

@@ -52,6 +52,7 @@ def _as_group(step: Step, mesh: DeviceMesh) -> tuple[str, ...]:
     return step.axes
 
 
+@pytest.mark.quick_share(2)
 @pytest.mark.parametrize(
     ("mesh", "rank"), [(CUBE, 1), (CUBE, 2), (REFINED, 2), (PAIR, 3), (LINE, 3)], ids=str
 )

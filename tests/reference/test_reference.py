@@ -36,6 +36,7 @@ from tests.reference.run import run_reference
 ON_NUMPY = [case for case in CASES if case.kind in TABLE]
 
 
+@pytest.mark.quick_share(3)
 @pytest.mark.parametrize("case", ON_NUMPY, ids=[case.name for case in ON_NUMPY])
 def test_a_primitive_on_numpy_is_what_jax_makes_of_it(case: PrimitiveCase) -> None:
     built = build(case)
@@ -110,6 +111,7 @@ def results(case: Case, program: ShardedProgram) -> Any:
         return jax.tree.map(key_data, found)
 
 
+@pytest.mark.quick_share(2)
 @pytest.mark.parametrize(
     ("model", "mesh"), [("mlp", "8"), ("mlp", "2x4"), ("mlp", "2x2x2"), ("cnn", "2x4")]
 )

@@ -116,7 +116,10 @@ def test_momentum_grows_while_the_bound_rises_and_is_lost_where_it_falls(
 def test_nothing_of_a_search_is_left_where_nothing_is_collected(
     limited: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Matrices of wide problems are hundreds of MB: those of one search are to be gone when the next begins."""
+    """Matrices of wide problems are hundreds of MB: those of one search are to be gone when the next begins.
+
+    Loops are compiled first: numba leaves what it compiled for to the garbage collector.
+    """
     monkeypatch.setattr(single, "_LARGE", 0)
     monkeypatch.setattr("autopar.solve.pipeline.stage._NARROW", 0)
     made, build = list[ReferenceType[Pool]](), Pool.__init__
@@ -125,8 +128,9 @@ def test_nothing_of_a_search_is_left_where_nothing_is_collected(
         build(pool)
         made.append(ref(pool))
 
-    monkeypatch.setattr(Pool, "__init__", noted)
     problem = scarce(0) if limited else grid(8, 8, 0)
+    solve(problem, options=SolveOptions(max_table_entries=100))
+    monkeypatch.setattr(Pool, "__init__", noted)
     gc.collect()
     gc.disable()
     try:

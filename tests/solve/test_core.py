@@ -13,6 +13,7 @@ import pytest
 from autopar.solve import Infeasible, NothingCheaper, Problem, Solution, SolveOptions, solve, verify
 from autopar.solve.pipeline import closing, messages, rounds, stage
 from autopar.solve.trws.ascent import Ascent
+from tests.quick_some import diagonal
 from tests.solve.draw import tangled
 from tests.solve.oracle import cost_of, optimum, peak_of
 
@@ -57,14 +58,14 @@ def check(seed: int, limit: float | None, options: SolveOptions) -> str:
     return "optimal"
 
 
-@pytest.mark.parametrize("limit", LIMITS)
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(("way", "limit"), diagonal(WAYS, LIMITS, quick=2))
 def test_what_is_said_is_true(way: str, limit: float | None) -> None:
     """And all is proven, but by little work: rounds alone prove less."""
     told = Counter(check(seed, limit, WAYS[way]) for seed in SEEDS)
     assert "rounds" in way or told["found"] == 0
 
 
+@pytest.mark.quick_share(3)
 @pytest.mark.parametrize("limit", [None, 0.35])
 @pytest.mark.parametrize("way", WAYS)
 def test_a_cutoff_leaves_what_is_cheaper(way: str, limit: float | None) -> None:
@@ -83,6 +84,7 @@ def test_a_cutoff_leaves_what_is_cheaper(way: str, limit: float | None) -> None:
         assert verify(problem, found, search_work=1.0).bound <= best * (1 + 1e-9)
 
 
+@pytest.mark.quick_share(2)
 @pytest.mark.parametrize("limit", LIMITS)
 def test_what_is_said_of_wide_problems_is_true(
     limit: float | None, monkeypatch: pytest.MonkeyPatch
@@ -103,9 +105,9 @@ def test_what_is_said_of_wide_problems_is_true(
     assert limit is None or calls["settle"] >= 3
 
 
-@pytest.mark.parametrize("limit", LIMITS)
+@pytest.mark.parametrize(("limit", "few"), diagonal(LIMITS, (10, 30, 60)))
 def test_what_is_said_after_windows_that_leave_few_pairs_is_true(
-    limit: float | None, monkeypatch: pytest.MonkeyPatch
+    limit: float | None, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether the optimum lies in them, above them, or they leave nothing; and with CP-SAT all is still proven."""
     guessed: list[float] = []
@@ -118,11 +120,10 @@ def test_what_is_said_after_windows_that_leave_few_pairs_is_true(
     monkeypatch.setattr(rounds, "_LEAST_SHARE", 0.01)
     monkeypatch.setattr(rounds, "_MOST_SHARE", 0.95)
     monkeypatch.setattr(rounds, "_guesses", guesses)
-    for few in (10, 30, 60):
-        monkeypatch.setattr(rounds, "_FEW", few)
-        for seed in SEEDS:
-            check(seed, limit, WAYS["rounds"].without(FIXING))
-            assert check(seed, limit, WAYS["CP-SAT"].without(FIXING)) != "found"
+    monkeypatch.setattr(rounds, "_FEW", few)
+    for seed in SEEDS:
+        check(seed, limit, WAYS["rounds"].without(FIXING))
+        assert check(seed, limit, WAYS["CP-SAT"].without(FIXING)) != "found"
     assert len(guessed) >= 3
 
 

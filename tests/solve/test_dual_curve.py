@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from autopar.solve import Edge, Infeasible, Problem, SolveOptions, Usage, verify
 from autopar.solve.parametric.archive import Met, Pareto
 from autopar.solve.parametric.dual_curve import DualCurve
-from autopar.solve.primal.path_relinking import PathRelinking, spliced_costs
+from autopar.solve.primal.path_relinking import PathRelinking, spliced_costs, with_few
 from autopar.solve.problem.problem import objective, peak
 from autopar.solve.problem.reduction import unchanged
 from autopar.solve.trws.kernels import cost_of
@@ -201,9 +201,8 @@ def two_halves(nodes: int = 8) -> Problem:
 
 def blend_of_ends(problem: Problem, pareto: Pareto) -> PathRelinking:
     """It has met the choice of strategy 0 everywhere, and that of 1."""
-    blend = PathRelinking(
-        unchanged(problem), [np.ones(2, dtype=np.bool_)] * len(problem.counts), OPTIONS, pareto
-    )
+    every = [np.ones(2, dtype=np.bool_)] * len(problem.counts)
+    blend = PathRelinking(with_few(unchanged(problem), every, OPTIONS), OPTIONS, pareto)
     for strategy in (0, 1):
         blend._meet(np.full(len(blend.reduction.problem.counts), strategy, dtype=np.intp))
     return blend

@@ -54,6 +54,7 @@ def bounds(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return every
 
 
+@pytest.mark.quick_share(2)
 @pytest.mark.parametrize("options", [NARROW, LARGE])
 @pytest.mark.parametrize("is_wide", [False, True])
 def test_every_search_drops_them(

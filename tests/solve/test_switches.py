@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 
 from autopar.solve import Infeasible, Solution, SolveOptions, verify
+from tests.quick_some import diagonal
 from tests.solve.draw import chain_with_skips, problems
 from tests.solve.oracle import optimum
 from tests.solve.paths import PATHS, outcome
@@ -49,8 +50,7 @@ def test_another_technique_closes_what_one_leaves(switch: str, problem):
         assert optimum(problem, slack=-1e-9) == np.inf
 
 
-@pytest.mark.parametrize("switch", SWITCHES)
-@pytest.mark.parametrize("share", [None, 0.8])
+@pytest.mark.parametrize(("switch", "share"), diagonal(SWITCHES, [None, 0.8]))
 def test_training_steps_are_solved_without(switch: str, share: float | None):
     """Repeated blocks, with a memory limit that binds and without."""
     problem = chain_with_skips(40, 6, period=10, seed=2, memory=share is not None)

@@ -184,6 +184,7 @@ def own_length(w: Any, xs: Any) -> Any:
     return lax.map(each, xs)
 
 
+@pytest.mark.quick_share(3)
 @pytest.mark.parametrize(
     "fn", [gradient_by_map, gradient_of_chunks, summed, nested, bits, own_length]
 )

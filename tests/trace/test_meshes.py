@@ -91,6 +91,7 @@ def refusal(function: Any, args: tuple[Any, ...]) -> Exception | None:
     return None
 
 
+@pytest.mark.quick_share(3)
 @pytest.mark.parametrize(("case", "types"), ON_MESHES)
 def test_every_operator(case: Case, types: Any) -> None:
     rng = np.random.default_rng(0)

@@ -132,6 +132,7 @@ OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.quick_share(3)
 @pytest.mark.parametrize("name", OPERATORS)
 def test_nothing_behind_the_true_elements_changes_a_value(
     name: str, monkeypatch: pytest.MonkeyPatch

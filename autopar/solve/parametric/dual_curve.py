@@ -24,7 +24,7 @@ import numpy as np
 from autopar.solve.parametric.archive import Met, Pareto, lifted_from
 from autopar.solve.presolve.reduce import merge_usages, reduce_cheaply
 from autopar.solve.presolve.variable_elimination import contract_chains
-from autopar.solve.primal.path_relinking import PathRelinking
+from autopar.solve.primal.path_relinking import PathRelinking, with_few
 from autopar.solve.problem.options import SolveOptions
 from autopar.solve.problem.problem import (
     Floats,
@@ -35,7 +35,7 @@ from autopar.solve.problem.problem import (
     objective,
     peak,
 )
-from autopar.solve.problem.reduction import Ints, unchanged
+from autopar.solve.problem.reduction import Ints, Reduction, unchanged
 from autopar.solve.problem.rows import memory_rows
 from autopar.solve.problem.verifier import TOLERANCE, verify_choice
 from autopar.solve.trws.dual import Dual, State
@@ -150,8 +150,9 @@ class DualCurve:
 
     def choose(self) -> None:
         """Meets better choices, once bounds are proven."""
-        if self._pareto.met and self._lines[self._rising :]:  # what was seen has a choice
-            self._relink(self._lines[self._rising :])
+        is_wanted = self._pareto.met and self.options.primal.path_relinking
+        if is_wanted and self._lines[self._rising :]:  # what was seen has a choice
+            self._relink(self._lines[self._rising :], self._few())
 
     def bound(self, limit: float) -> float:
         """No choice within the limit costs less, rounding errors included."""
@@ -301,18 +302,24 @@ class DualCurve:
             )
         self._note()
 
-    def _relink(self, lines: Sequence[Line]) -> None:
-        """Meets better choices out of the strategies that were decoded, at the prices of these lines."""
-        if not self.options.primal.path_relinking:
-            return
-        every = [line.state.prices for line in sorted(lines, key=lambda line: -line.slope)]
+    def _few(self) -> Reduction:
+        """The problem of the strategies that were decoded. To reduce it takes longer than to search it once."""
         start = self.dual.flat.start
         seen = [self._seen[start[rank] : start[rank + 1]] for rank in self.dual.rank.tolist()]
+        return with_few(self.reduction, seen, self.options)
+
+    def _relink(self, lines: Sequence[Line], few: Reduction) -> bool:
+        """Meets better choices out of `few` strategies, at the prices of these lines; whether there may be others."""
+        every = [line.state.prices for line in sorted(lines, key=lambda line: -line.slope)]
         options = replace(self.options, seed=self.options.seed + self._relinkings)
         self._relinkings += 1
-        relinking = PathRelinking(self.reduction, seen, options, self._pareto)
+        relinking = PathRelinking(few, options, self._pareto)
+        if relinking.list_all():
+            return False
+
         relinking.descend(self.rows, every, self.passes, self.wanted)
         relinking.splice(self.wanted)
+        return True
 
     def highest(self, limit: float) -> Line:
         """The line that proves the most of a limit."""

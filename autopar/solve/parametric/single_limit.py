@@ -77,17 +77,19 @@ class Focus(DualCurve):
 
     def mix(self, limit: float) -> None:
         """Meets choices that are made of those about a limit."""
-        if not self._pareto.met:
+        if not self._pareto.met or not self.options.primal.path_relinking:
             return
+
         lines = self._priced()
         within = sum(line.middle <= limit for line in lines)
+        few = self._few()
         for _ in range(_MIXES):
-            self._relink(lines[max(0, within - _BESIDE) : within + _BESIDE])
+            goes_on = self._relink(lines[max(0, within - _BESIDE) : within + _BESIDE], few)
             best = self.best(limit)
             is_near = best is not None and self.bound(limit) >= best.cost * (
                 1 - self.options.gap_tolerance
             )
-            if is_near or not self.wanted():
+            if is_near or not goes_on or not self.wanted():
                 return
 
     def _note(self) -> None:

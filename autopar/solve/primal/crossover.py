@@ -189,6 +189,7 @@ def _decoded(dual: Dual, prices: Floats, watch: Watch) -> Choice:
     dual.set_prices(prices)
     dual.start_from(np.zeros_like(dual.messages))
     held = dual.state()
+
     for sweep in range(1, _SWEEPS + 1):
         dual.sweep()
         if sweep % _SWEEPS_PER_CHECK == 0:

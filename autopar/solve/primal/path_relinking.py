@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import product
+from math import prod
 
 import numpy as np
 
@@ -37,25 +39,25 @@ _SPLICED = 32
 _NEIGHBOURS = 2  # of splices; choices in each; next ones that each is spliced with
 _DIPS = 12  # of the cuts of a splice, the cheapest first
 _ROUNDING = 1e-9  # of a cost: more than what its sum in another order is off by
+_MOST_LISTED = 256  # choices: a search makes more forests than that
+
+
+def with_few(reduced: Reduction, seen: Sequence[Bools], options: SolveOptions) -> Reduction:
+    """What is left of a reduced problem with the strategies `seen`, at least one for every node."""
+    few = reduced.then(partial(restrict, keep=seen, because=Forbid))
+    cheaply = few.then(partial(reduce_cheaply, options=options.presolve))
+    return cheaply.then(merge_usages).then(partial(contract_chains, options=options))
 
 
 class PathRelinking:
-    """What is left of a reduced problem with the strategies `seen`, at least one for every node.
+    """Better choices of a problem of few strategies (`with_few`).
 
-    Choices are told to `pareto`, as those of the whole problem.
+    They are told to `pareto`, as those of the whole problem.
     """
 
-    def __init__(
-        self, reduced: Reduction, seen: Sequence[Bools], options: SolveOptions, pareto: Pareto
-    ) -> None:
-        contract = partial(contract_chains, options=options)
-        few = reduced.then(partial(restrict, keep=seen, because=Forbid))
-        self.reduction = (
-            few.then(partial(reduce_cheaply, options=options.presolve))
-            .then(merge_usages)
-            .then(contract)
-        )
-        self.rows = memory_rows(self.reduction.problem)
+    def __init__(self, few: Reduction, options: SolveOptions, pareto: Pareto) -> None:
+        self.reduction = few
+        self.rows = memory_rows(few.problem)
         self.dual = Dual(self.reduction.problem, self.rows)
         self.dual.is_accelerated = options.trws.acceleration
         self.pareto = pareto
@@ -65,6 +67,17 @@ class PathRelinking:
         self.own = Pareto()
         # What is met outlives this search: it keeps the way back, and neither messages nor desk.
         self._lift = partial(lifted_from, self.reduction.lift, self.dual.rank)
+
+    def list_all(self) -> bool:
+        """Meets every choice, where they are few; whether it did: nothing is left to search for."""
+        counts = self.reduction.problem.counts
+        if prod(counts) > _MOST_LISTED:
+            return False
+
+        for choice in product(*(range(counts[node]) for node in self.dual.order)):
+            self._meet(np.array(choice, dtype=np.intp))
+
+        return True
 
     def descend(
         self,

@@ -30,6 +30,7 @@ from autopar.memory.variables import Caches
 from autopar.redistribute.route import Router
 from autopar.solve import Edge, Problem
 from autopar.solve.problem.factored_matrix import Matrix, matrix_of, part, twice
+from autopar.solve.problem.problem import EdgesByMatrix, joined
 
 Floats = NDArray[np.float64]
 Placements = tuple[Placement, ...]
@@ -73,7 +74,7 @@ class Builder(Usages):
         """The Problem; with `tensors_only` the memory is that of tensors between their making and their last use."""
         usages = self.usages(tensors_only) if limit_bytes is not None else ()
         costs = self.node_costs(pricing)
-        return Problem(costs, self.edges(), usages, limit_bytes, self._periods(len(costs)))
+        return joined(costs, self.edges(), usages, limit_bytes, self._periods(len(costs)))
 
     def node_costs(self, pricing: Pricing) -> tuple[Floats, ...]:
         """The costs of every variable."""
@@ -145,7 +146,7 @@ class Builder(Usages):
             self._layouts[id(strategies)] = StrategyArrays(parts, split, exchanging)
         return self._layouts[id(strategies)]
 
-    def edges(self) -> tuple[Edge, ...]:
+    def edges(self) -> EdgesByMatrix:
         """The routes between variables, and which copies may be aliases: one matrix for each kind of link."""
         links = links_of(self.graph, self.flow)
         node = self._slot_nodes(links)
@@ -167,8 +168,7 @@ class Builder(Usages):
         examples: list[int] = there[first].tolist()
         matrices = [self._matrix_of(links.links[n]) for n in examples]
 
-        costs = map(matrices.__getitem__, kind.tolist())
-        return tuple(map(Edge, u[there].tolist(), v[there].tolist(), costs))
+        return EdgesByMatrix.of(np.stack([u[there], v[there]], axis=1), matrices, kind)
 
     def _slot_nodes(self, links: TensorEdges) -> Ints:
         """The variable that says where a tensor lies, by slot; -1 for results that are literals."""
@@ -266,30 +266,22 @@ class Builder(Usages):
     def _source(self, tensor: TensorInfo, copy: int | None) -> Source:
         """Where a use reads `tensor`."""
         if copy is None:
-            return self._makers[tensor.id]
+            return self._maker(tensor)
         return (
             self.first_copy + copy,
             self._candidates(self.space.copies[copy]),
             self.flow.copies[copy].region,
         )
 
-    @cached_property
-    def _makers(self) -> dict[int, Source]:
-        """Where each tensor, by id, is read as it was made."""
-        found: dict[int, Source] = {
-            tensor: (node, self._candidates(self.space.inputs[node]), None)
-            for tensor, node in self.input_node.items()
-        }
-        for op, (_, outs) in zip(self.graph.ops, self._sides, strict=True):
-            node = self.op_node[op.id]
-            for tensor, column in zip(op.outs, outs, strict=True):
-                found[tensor.id] = (
-                    node,
-                    column,
-                    None if op.region is None else self.graph.made_in(tensor),
-                )
-
-        return found
+    def _maker(self, tensor: TensorInfo) -> Source:
+        """Where a tensor is read as it was made."""
+        op = self.graph.producers.get(tensor.id)
+        if op is None:
+            node = self.input_node[tensor.id]
+            return node, self._candidates(self.space.inputs[node]), None
+        column = self._placed(op.id, "outs", op.outs.index(tensor))
+        region = None if op.region is None else self.graph.made_in(tensor)
+        return self.op_node[op.id], column, region
 
     @cached_property
     def _waiting(self) -> frozenset[int]:

@@ -36,6 +36,7 @@ from autopar.memory.twins import clipped, is_join, is_twin, lasting, read_once
 from autopar.redistribute.route import Router
 from autopar.solve import Edge, Problem, Usage
 from autopar.solve.problem.factored_matrix import part, twice
+from autopar.solve.problem.problem import EdgesByMatrix
 
 Floats = NDArray[np.float64]
 
@@ -160,7 +161,7 @@ class RecomputeBuilder(Builder):
         costs += [np.zeros(len(self._from(hold.tensor, hold.source)[1]) + 1) for hold in self.holds]
         return tuple(costs)
 
-    def edges(self) -> tuple[Edge, ...]:
+    def edges(self) -> EdgesByMatrix:
         """Routes; what is absent is read by nothing that is there; joins and holds."""
         found: list[Edge] = []
         for copy, candidates in self._copies():
@@ -189,7 +190,9 @@ class RecomputeBuilder(Builder):
             if edge is not None:
                 found.append(edge)
 
-        return (*found, *self._hold_edges())
+        found += self._hold_edges()
+        ends = np.array([(edge.u, edge.v) for edge in found], dtype=np.intp).reshape(-1, 2)
+        return EdgesByMatrix.of(ends, [edge.matrix for edge in found], np.arange(len(found)))
 
     def _use_edge(self, use: Use, source: int | None) -> Edge | None:
         if use.op is not None:

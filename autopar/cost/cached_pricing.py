@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from functools import cached_property
+from weakref import WeakKeyDictionary
 
 from autopar.core.graph import OpGraph, OpNode
 from autopar.core.placement import StepKind
 from autopar.core.strategy import Strategy, StrategyArrays
 from autopar.cost.pricing import (
     Batched,
+    Contextual,
     Floats,
     Pricing,
     arrival_cost,
@@ -19,6 +21,11 @@ from autopar.cost.pricing import (
     turn_price,
 )
 from autopar.redistribute.step import PackPrice, TurnPrice
+
+_KNOWN: WeakKeyDictionary[
+    OpGraph, dict[Hashable, tuple[list[int], dict[tuple[Hashable, Hashable], int]]]
+] = WeakKeyDictionary()
+"""Numbers of a graph's operators, and what each stands for, by the contexts that they are of."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +82,18 @@ class Remembered:
 
     @cached_property
     def _of_graph(self) -> list[int]:
-        """The numbers of all operators of the graph."""
+        """The numbers of all operators of the graph: those of another mesh where contexts are the same there."""
+        if not isinstance(self.pricing, Contextual) or self._numbers:
+            return self._numbered()
+        known = _KNOWN.setdefault(self.graph, {})
+        key = self.pricing.contexts
+        if key not in known:
+            known[key] = self._numbered(), self._numbers.copy()
+        found, numbers = known[key]
+        self._numbers.update(numbers)
+        return found
+
+    def _numbered(self) -> list[int]:
         numbers = self._numbers
         context = self.pricing.context
         return [

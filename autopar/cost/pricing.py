@@ -19,7 +19,7 @@ from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import StepKind
 from autopar.core.strategy import Strategy, StrategyArrays
 from autopar.cost.operators.body import body_time_s
-from autopar.cost.operators.fused import Bound, bounds, moved
+from autopar.cost.operators.fused import Bound, bounds, has_manual_axes, moved
 from autopar.cost.operators.local_work import LocalWork
 from autopar.ops.exchanged import laid_out_bytes, rounds
 from autopar.ops.fusion import materialised, written_out
@@ -64,6 +64,16 @@ class Batched(Protocol):
         self, op: OpNode, strategies: tuple[Strategy, ...], layout: StrategyArrays
     ) -> Floats | None:
         """What `op_cost` says of each of `strategies`, whose arrays are `layout`; None where it cannot."""
+        ...
+
+
+@runtime_checkable
+class Contextual(Protocol):
+    """A pricing that says on which meshes its contexts are the same."""
+
+    @property
+    def contexts(self) -> Hashable:
+        """Equal where `context` is, of all operators of its graph."""
         ...
 
 
@@ -388,6 +398,12 @@ class Roofline:
             self._bounds.get(op.id),
             moved(self.graph)[op.id],
         )
+
+    @property
+    def contexts(self) -> Hashable:
+        """The device, how many there are, and the axes where some are manual (`bounds`)."""
+        axes = self.mesh.axes if has_manual_axes(self.graph) else ()
+        return "roofline", self.cluster.device, self.mesh.size, axes
 
     def step_cost(self, kind: StepKind, axes: tuple[str, ...], size_bytes: int) -> float:
         """Seconds of one redistribution step."""

@@ -89,7 +89,10 @@ class Variables:
         self.output_node = {i: first_output + n for n, i in enumerate(free)} | carried
         self.input_node = {t.id: n for n, t in enumerate(graph.inputs)}
 
-        self.made_by = {t.id: (op.id, k) for op in graph.ops for k, t in enumerate(op.outs)}
+    @cached_property
+    def made_by(self) -> dict[int, tuple[int, int]]:
+        """The operator that makes each tensor, by ids, and which of its results it is."""
+        return {t.id: (op.id, k) for op in self.graph.ops for k, t in enumerate(op.outs)}
 
     @cached_property
     def in_memory(self) -> frozenset[int]:

@@ -183,12 +183,12 @@ def test_the_whole_is_made_of_what_is_left(problem: Problem, seed: int, more: in
     small, rng = short.problem, np.random.default_rng(seed)
     assert len(small.counts) < len(problem.counts)
     check_alike(problem, short, same_costs=False)
-    sent = [
-        (rng.random(small.counts[edge.u]), rng.random(small.counts[edge.v])) for edge in small.edges
-    ]
+    flat = Dual(small, memory_rows(small)).flat
+    messages = rng.random(flat.size)
+    sent = per_edge(flat, messages)
     likes: list[int] = short.edges.tolist()
     for (to_u, to_v), like in zip(
-        per_edge(dual.flat, short.messages(dual.flat, sent)), likes, strict=True
+        per_edge(dual.flat, short.messages(dual.flat, flat, messages)), likes, strict=True
     ):
         assert np.array_equal(to_u, sent[like][0])
         assert np.array_equal(to_v, sent[like][1])

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from math import prod
 from typing import Literal
+from weakref import WeakKeyDictionary
 
 from autopar.core.graph import OpGraph, OpNode
 from autopar.core.manual import BORDERS, manual_axes
@@ -56,14 +57,33 @@ def bounds(
 
     So an operator costs its part of the one or of the other. Which of both bounds a kernel is decided once, with all
     that it does split over all `devices`, so that its operators have prices of their own. Along manual axes, of these
-    `sizes`, it is split already.
+    `sizes`, it is split already. Meshes of as many devices share what is found, where no axis is manual.
     """
+    known = _KNOWN.setdefault(graph, {})
+    key = device, devices, tuple((sizes or {}).items()) if has_manual_axes(graph) else ()
+    if key not in known:
+        known[key] = _bounds(graph, device, devices, sizes or {})
+    return known[key]
+
+
+_KNOWN: WeakKeyDictionary[OpGraph, dict[Hashable, Mapping[int, Bound]]] = WeakKeyDictionary()
+
+
+@once_per_graph
+def has_manual_axes(graph: OpGraph) -> bool:
+    """Whether any operator stands in a part that the user splits by hand."""
+    return any(tensor.manual for op in graph.ops for tensor in (*op.ins, *op.outs))
+
+
+def _bounds(
+    graph: OpGraph, device: Device, devices: int, sizes: Mapping[str, int]
+) -> Mapping[int, Bound]:
     shares = moved(graph)
     known = dict[tuple[object, ...], Bound]()
     found: dict[int, Bound] = {}
     for look, kernel in _shared(graph):
         if look not in known:
-            parts = prod([sizes.get(axis, 1) for axis in manual_axes(kernel[0])]) if sizes else 1
+            parts = prod([sizes.get(axis, 1) for axis in manual_axes(kernel[0])])
             known[look] = _bound(kernel, shares, device, devices // parts)
         found |= dict.fromkeys([op.id for op in kernel], known[look])
     for op in graph.ops:

@@ -34,6 +34,8 @@ class Restriction:
 
     def apply(self, problem: Problem) -> Problem:
         """`problem` with what does not stay forbidden, and with the ties; the nodes are the space's variables."""
+        if not self.keep and not self.ties:
+            return problem
         costs = list(problem.node_costs)
         for variable, mask in self.keep.items():
             costs[variable] = np.where(mask, costs[variable], np.inf)

@@ -17,6 +17,7 @@ import numpy as np
 
 from autopar.solve.certificate.proof import Eliminate
 from autopar.solve.elimination.min_sum import MinSum
+from autopar.solve.periodic.few_periods import shortened
 from autopar.solve.presolve.arc_consistency import drop_forbidden
 from autopar.solve.presolve.batched_elimination import reduce_alike
 from autopar.solve.presolve.reduce import reduce_cheaply, reduce_fully
@@ -224,6 +225,9 @@ def exactly(problem: Problem, options: SolveOptions, *, at_last: bool = False) -
     if problem.usages or (problem.edges and not options.elimination.bucket_elimination):
         return None
 
+    if not at_last and not _fits_in_short(problem, options):
+        return None
+
     plan = plan_elimination(problem, options.max_table_entries)
     if not plan.fits(options):
         if not at_last or not options.elimination.min_fill or len(problem.node_costs) > _FEW_NODES:
@@ -243,6 +247,12 @@ def exactly(problem: Problem, options: SolveOptions, *, at_last: bool = False) -
         cost,
         (Eliminate(plan.order),) if plan.order else (),
     )
+
+
+def _fits_in_short(problem: Problem, options: SolveOptions) -> bool:
+    """Whether elimination fits where most of what repeats is left out: if not, it does not fit with it either."""
+    short = shortened(problem)
+    return short is None or plan_elimination(short.problem, options.max_table_entries).fits(options)
 
 
 _FEW_NODES = 300  # their min-fill order is planned in hundredths of a second

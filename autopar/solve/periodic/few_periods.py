@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import pairwise
 from typing import cast
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from autopar.solve.problem.incumbent import Apart, Watch
 from autopar.solve.problem.problem import Edge, Floats, Problem, derived, objective
 from autopar.solve.problem.reduction import Bools, Choice, Ints
-from autopar.solve.trws.arrays import Flat, per_edge, with_per_edge
+from autopar.solve.trws.arrays import Flat, tiled
 from autopar.solve.trws.ascent import Answer, Ascent, better, is_closed
 
 _MORE = 3.0
@@ -69,10 +69,9 @@ class Shortened:
         )
         return derived(tuple(costs), self.problem.edges)
 
-    def messages(self, flat: Flat, short: list[tuple[Floats, Floats]]) -> Floats:
-        """The messages of the whole, from those of the short problem's edges."""
-        edges: list[int] = self.edges.tolist()
-        return with_per_edge(flat, [short[e] for e in edges])
+    def messages(self, flat: Flat, short: Flat, messages: Floats) -> Floats:
+        """The messages of the whole, from those of the short problem."""
+        return tiled(flat, self.edges, short, messages)
 
     def choice(self, short: Choice) -> Choice:
         """The choice of the whole that chooses in what is left out as in what it is like."""
@@ -106,6 +105,10 @@ class _Arcs:
         return cls(low, high, np.where(is_far, 0, apart), is_far, is_up)
 
 
+_KNOWN: WeakKeyDictionary[Problem, Shortened | None] = WeakKeyDictionary()
+"""Problems of as few layers as can be: elimination and messages ask for the same ones."""
+
+
 def shortened(problem: Problem, more: int = 0) -> Shortened | None:
     """The problem without most of what repeats; None if too little does, or if there is memory to share.
 
@@ -113,7 +116,15 @@ def shortened(problem: Problem, more: int = 0) -> Shortened | None:
     """
     if problem.usages or problem.layers is None:
         return None
-    place, layer = _beside(problem, problem.layers)
+    if more:
+        return _shortened(problem, problem.layers, more)
+    if problem not in _KNOWN:
+        _KNOWN[problem] = _shortened(problem, problem.layers, more)
+    return _KNOWN[problem]
+
+
+def _shortened(problem: Problem, layers: Ints, more: int) -> Shortened | None:
+    place, layer = _beside(problem, layers)
     arcs = _Arcs.of(problem, layer)
     looks = _looks(arcs, place, layer, np.array(problem.counts, dtype=np.intp))
     cuts = _cuts(looks, int(arcs.apart.max(initial=0)), more)
@@ -274,18 +285,14 @@ class Few:
         """With what a search that goes on from its messages finds."""
         return replace(self, best=search(self.ascent))
 
-    @cached_property
-    def messages(self) -> list[tuple[Floats, Floats]]:
-        """Its messages by edge."""
-        return per_edge(self.ascent.dual.flat, self.ascent.held.messages)
-
     def begin(self) -> None:
         """Has the whole's ascent begin at its messages, tiled."""
         self.whole.start_from(self.tiled_messages())
 
     def tiled_messages(self) -> Floats:
         """Its messages, tiled over the whole."""
-        return self.short.messages(self.whole.dual.flat, self.messages)
+        own = self.ascent
+        return self.short.messages(self.whole.dual.flat, own.dual.flat, own.held.messages)
 
     def is_like(self, gap: float, more: float = _MORE) -> bool:
         """Whether a gap that its messages leave of the whole is what its length makes of its own, `more` times.

@@ -12,16 +12,20 @@ Differs: classes need not be equitable, as the first and the last layer's are no
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from autopar.solve.problem.factored_matrix import Matrix, Thin, added, whole
+from autopar.solve.problem.hash_consing import distinct
 from autopar.solve.problem.problem import Edge, Floats, Problem, Usage, derived
 from autopar.solve.problem.reduction import Choice, Ints
 
 _ROUNDS = 2  # of telling nodes without a period apart by their neighbours
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_FIRST = np.uint64(0xBF58476D1CE4E5B9)
+_SECOND = np.uint64(0x94D049BB133111EB)  # of the hash splitmix64 (Steele et al., OOPSLA 2014)
 _WORTH = 0.2  # of the nodes: more classes save too little for what else they take
 
 
@@ -88,26 +92,43 @@ def classes_of(problem: Problem) -> Ints | None:
 
 def _classes(problem: Problem, periods: Ints) -> Ints:
     """The class of every node, 0, 1, ... as they come first. Those of one class are allowed the same strategies."""
-    allowed = {id(cost): np.isfinite(cost).tobytes() for cost in problem.node_costs}
-    first = zip(periods.tolist(), (allowed[id(cost)] for cost in problem.node_costs), strict=True)
-    colours = _numbered(first)
-    free = np.flatnonzero(periods < 0)
+    which, every = _numbered_objects(problem.node_costs)
+    masks = dict[bytes, int]()
+    allowed = [masks.setdefault(np.isfinite(cost).tobytes(), len(masks)) for cost in every]
+    colours = _as_they_come(periods, np.array(allowed, dtype=np.intp)[which])
+
     arcs = np.concatenate([problem.ends, problem.ends[:, ::-1]])
     arcs = arcs[periods[arcs[:, 0]] < 0]
-    arcs = arcs[np.argsort(arcs[:, 0], kind="stable")]
-    ends = np.searchsorted(arcs[:, 0], [free, free + 1]).T.tolist()
+    node, other = arcs[np.argsort(arcs[:, 0], kind="stable")].T
     for _ in range(_ROUNDS):
-        looks: list[Hashable] = colours.tolist()
-        for v, (start, stop) in zip(free.tolist(), ends, strict=True):
-            looks[v] = (looks[v], np.sort(colours[arcs[start:stop, 1]]).tobytes())
-        colours = _numbered(looks)
+        colours = _as_they_come(colours, _bags(len(colours), node, colours[other]))
 
     return colours
 
 
-def _numbered(looks: Iterable[Hashable]) -> Ints:
-    numbers: dict[Hashable, int] = {}
-    return np.array([numbers.setdefault(look, len(numbers)) for look in looks], dtype=np.intp)
+def _bags(count: int, node: Ints, items: Ints) -> Ints:
+    """For each of so many nodes a number, equal where nodes have the same items; `node` ascends.
+
+    It is the sum of the items' hashes (splitmix64): were two sums equal by chance, two nodes of as many strategies
+    would be one class, which any choice may be lifted from.
+    """
+    mixed = items.astype(np.uint64) + _GOLDEN
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * _FIRST
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * _SECOND
+    first = np.flatnonzero(np.diff(node, prepend=-1))
+    sums = np.add.reduceat(mixed, first) if len(first) else mixed
+
+    found = np.zeros(count, dtype=np.intp)
+    found[node[first]] = 1 + np.unique(sums, return_inverse=True)[1]
+    return found
+
+
+def _as_they_come(*columns: Ints) -> Ints:
+    """For every row of the columns which of the distinct ones it is, numbered as they come first."""
+    first, each = distinct(*columns)
+    number = np.empty(len(first), dtype=np.intp)
+    number[np.argsort(first)] = np.arange(len(first))
+    return number[each]
 
 
 def _costs(costs: Sequence[Floats], classes: Ints, count: int) -> list[Floats]:

@@ -34,7 +34,7 @@ from autopar.solve.problem.options import SolveOptions
 from autopar.solve.problem.problem import Floats, Infeasible, Problem, Solution, objective
 from autopar.solve.problem.reduction import Bools, Choice, Ints, restrict
 from autopar.solve.problem.verifier import TOLERANCE, verify_choice
-from autopar.solve.trws.arrays import owners, per_edge
+from autopar.solve.trws.arrays import owners
 from autopar.solve.trws.ascent import Answer, Ascent, better
 from autopar.solve.trws.dual import Certificate
 
@@ -139,7 +139,7 @@ def _begun(problem: Problem, options: SolveOptions, messages: Floats | None) -> 
         return ascent, True
     few = Ascent(short.problem, options, eager=True, enough=_ENOUGH)
     best, certificate = few.sweeps(np.inf, Best(short.problem, options.time_limit_s, None))
-    ascent.start_from(short.messages(ascent.dual.flat, per_edge(few.dual.flat, few.held.messages)))
+    ascent.start_from(short.messages(ascent.dual.flat, few.dual.flat, few.held.messages))
     ascent.options = replace(options, max_sweeps=1)
     return ascent, _meet(certificate.bound, best.objective)
 

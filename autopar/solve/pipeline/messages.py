@@ -113,9 +113,16 @@ def _from_few(few: Few, state: SolveState) -> tuple[Few, Answer, Certificate]:
 
 
 def _at_once(few: Few, upper: float, watch: Watch) -> tuple[Answer, Certificate]:
-    """What the messages and the choice of few of the layers are worth for all: often enough where a gap may be left."""
-    known = few.tiled()
+    """What the messages and the choice of few of the layers are worth for all: often enough where a gap may be left.
+
+    Where these messages rule out all that is wanted, as on most meshes that lose, none are passed.
+    """
     few.begin()
+    begun = few.whole.dual.state()
+    if is_closed(begun.bound, upper):
+        return Answer(None, np.inf, -np.inf), few.whole.dual.certificate(begun)
+
+    known = few.tiled()
     swept, certificate = few.whole.sweeps(min(upper, watch.news(known.objective)), watch)
     return better(known, swept), certificate
 

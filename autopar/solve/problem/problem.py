@@ -161,6 +161,53 @@ def derived(
     return problem
 
 
+@dataclass(frozen=True, eq=False)
+class EdgesByMatrix:
+    """Edges, where it is known which of few matrices each has: `ends` and `matrices` are those of their Problem."""
+
+    edges: tuple[Edge, ...]
+    ends: NDArray[np.intp]
+    matrices: tuple[list[Matrix], NDArray[np.intp]]
+
+    @classmethod
+    def of(
+        cls, ends: NDArray[np.intp], matrices: Sequence[Matrix], which: NDArray[np.intp]
+    ) -> EdgesByMatrix:
+        """The edges ends[e, 0] -> ends[e, 1] with matrices[which[e]]; a matrix may be there twice."""
+        first: dict[int, int] = {}
+        number = [first.setdefault(id(matrix), n) for n, matrix in enumerate(matrices)]
+        every, at, which = np.unique(
+            np.array(number, dtype=np.intp)[which], return_index=True, return_inverse=True
+        )
+
+        order = np.argsort(at)
+        place = np.empty_like(order)
+        place[order] = np.arange(len(order))
+        found = [matrices[n] for n in every[order].tolist()]
+        of_edges = place[which]
+        each = map(found.__getitem__, of_edges.tolist())
+        edges = tuple(map(Edge, *ends.T.tolist(), each))
+        return cls(edges, ends, (found, of_edges))
+
+
+def joined(
+    node_costs: tuple[Floats, ...],
+    linked: EdgesByMatrix,
+    usages: tuple[Usage, ...] = (),
+    usage_limit: float | None = None,
+    periods: NDArray[np.intp] | None = None,
+) -> Problem:
+    """The problem of these nodes and edges.
+
+    Raises:
+      ValueError: as `check`.
+    """
+    problem = derived(node_costs, linked.edges, usages, usage_limit, periods)
+    problem.__dict__.update(ends=linked.ends, matrices=linked.matrices)
+    check(problem)
+    return problem
+
+
 @dataclass(frozen=True)
 class Solution:
     """A choice for every node, with its objective and a proven lower bound of the optimum.

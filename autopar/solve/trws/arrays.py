@@ -21,16 +21,16 @@ order.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from autopar._jit import compiled
+from autopar._jit import compiled, compiled_inner
 from autopar.solve.problem.factored_matrix import Matrix, entries_of, thin
+from autopar.solve.problem.hash_consing import ascending
 from autopar.solve.problem.problem import Floats, Problem
-from autopar.solve.problem.reduction import Ints
+from autopar.solve.problem.reduction import Bools, Ints
 from autopar.solve.problem.rows import Rows
 
 _ROOM = 1024  # entries, to begin with
@@ -138,14 +138,20 @@ def per_edge(flat: Flat, messages: Floats) -> list[tuple[Floats, Floats]]:
     ]
 
 
-def with_per_edge(flat: Flat, messages: Sequence[tuple[Floats, Floats]]) -> Floats:
-    """The inverse of `per_edge`."""
-    result = np.empty(flat.size)
+def tiled(flat: Flat, like: Ints, short: Flat, messages: Floats) -> Floats:
+    """Messages in which every edge has those of the edge of another problem that it is like.
+
+    The edge e is like the edge like[e] of `short`, whose `messages` these are.
+    """
     ends = np.append(flat.mail, flat.size)
-    for (i, j), (to_u, to_v) in zip(flat.arcs.tolist(), messages, strict=True):
-        result[ends[i] : ends[i + 1]] = to_u
-        result[ends[j] : ends[j + 1]] = to_v
-    return result
+    to = flat.arcs.ravel()
+    lengths = ends[to + 1] - ends[to]
+    first = short.mail[short.arcs[like].ravel()]
+    within = np.arange(flat.size) - np.repeat(_starts(lengths)[:-1], lengths)
+
+    found = np.empty(flat.size)
+    found[np.repeat(ends[to], lengths) + within] = messages[np.repeat(first, lengths) + within]
+    return found
 
 
 def owners(problem: Problem) -> Ints:
@@ -274,33 +280,65 @@ _SEARCHES = 2  # for the far end
 
 def sweep_order(problem: Problem) -> Ints:
     """The nodes in the order of sweeps; linear in the edges, but for sorting the neighbours of each node."""
-    near: list[set[int]] = [set() for _ in problem.node_costs]
-    ends: list[tuple[int, int]] = problem.ends.tolist()
-    for u, v in ends:
-        near[u].add(v)
-        near[v].add(u)
+    count = len(problem.node_costs)
+    u, v = problem.ends.T
+    pairs = ascending(np.minimum(u, v) * count + np.maximum(u, v))
+    low, high = np.divmod(pairs, max(1, count))
+    ends = np.concatenate([low, high])
+    others = np.concatenate([high, low])
+    degree = np.bincount(ends, minlength=count)
+    few_first = np.lexsort((others, degree[others], ends))
 
-    hubs = [v for v, nodes in enumerate(near) if len(nodes) > _HUB]
-    seen = set(hubs)
-    order = list[int]()
-    few_first = [sorted(nodes, key=lambda u: (len(near[u]), u)) for nodes in near]
-    for v in range(len(near)):
-        if v not in seen:
-            found = _breadth_first(few_first, v, seen)
-            for _ in range(_SEARCHES):
-                found = _breadth_first(few_first, found[-1], seen)
-            order += found
-            seen.update(found)
-
-    return np.array([*hubs, *reversed(order)], dtype=np.intp)
+    hubs = np.flatnonzero(degree > _HUB)
+    order = np.empty(count - len(hubs), dtype=np.intp)
+    _search_all(_starts(degree), others[few_first], degree > _HUB, order)
+    return np.concatenate([hubs, order[::-1]])
 
 
-def _breadth_first(near: list[list[int]], start: int, closed: set[int]) -> list[int]:
-    """The nodes that can be reached without those that are closed, the nearest first, neighbours in the given order."""
-    found = [start]
-    seen = {start}
-    for v in found:
-        fresh = [u for u in near[v] if u not in seen and u not in closed]
-        found += fresh
-        seen.update(fresh)
-    return found
+@compiled
+def _search_all(at: Ints, near: Ints, closed: Bools, order: Ints) -> None:
+    """Writes all nodes that are not closed, part by part, each from a node at the far end; closes them.
+
+    The neighbours of v are near[at[v] : at[v + 1]].
+    """
+    seen = np.full(len(closed), -1, dtype=np.intp)
+    begin = 0
+    number = 0
+    for v in range(len(closed)):
+        if closed[v]:
+            continue
+
+        start = v
+        for _ in range(1 + _SEARCHES):
+            end = begin + _search(at, near, closed, seen, number, start, order[begin:])
+            start = order[end - 1]
+            number += 1
+
+        for n in range(begin, end):
+            closed[order[n]] = True
+        begin = end
+
+
+@compiled_inner
+def _search(
+    at: Ints, near: Ints, closed: Bools, seen: Ints, number: int, start: int, found: Ints
+) -> int:
+    """Writes the nodes that can be reached without those that are closed, the nearest first; returns how many.
+
+    Neighbours come in the given order. `number` is another one for each search; `seen` has those of the last.
+    """
+    found[0] = start
+    seen[start] = number
+    count = 1
+    done = 0
+
+    while done < count:
+        v = found[done]
+        done += 1
+        for n in range(at[v], at[v + 1]):
+            u = near[n]
+            if seen[u] != number and not closed[u]:
+                seen[u] = number
+                found[count] = u
+                count += 1
+    return count

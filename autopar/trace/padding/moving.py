@@ -65,7 +65,8 @@ def _cut(
         taken = x if max(strides) == 1 else lax.slice(x, ahead, limits, strides)
         return lax.pad(taken, np.zeros((), x.dtype), config)
 
-    padder.made(op, cut, [form], kept)
+    known_as = "cut", *ahead, *limits, *strides, *config
+    padder.made(op, cut, [form], kept, known_as=known_as)
     return True
 
 
@@ -181,7 +182,7 @@ def _join(padder: Padder, op: DraftOp) -> bool:
         def join(*xs: Any) -> Any:
             return _joined(xs, runs, dim, shape[dim])
 
-        padder.made(op, join, forms)
+        padder.made(op, join, forms, known_as=("join", *runs, dim, shape[dim]))
 
     return True
 

@@ -236,10 +236,17 @@ class Padder:
         function: Callable[..., Any],
         ins: Sequence[Form],
         zero: Collection[int] = (),
+        known_as: Hashable = None,
     ) -> None:
-        """Adds `function` of these forms as what makes the one result of `op`."""
+        """Adds `function` of these forms as what makes the one result of `op`.
+
+        On forms of the same shapes and types all functions that are `known_as` one thing are one.
+        """
         added = _added(zip(op.ins, ins, strict=False))
-        self.record(op, self.call(function, [form.tensor for form in ins], op, added), [zero])
+        tensors = [form.tensor for form in ins]
+        if known_as is not None:
+            known_as = (known_as, *((tensor.shape, tensor.dtype) for tensor in tensors))
+        self.record(op, self.call(function, tensors, op, added, known_as), [zero])
 
     def bound(
         self, op: DraftOp, ins: Sequence[Form], zero: Collection[int] = (), **changed: Any

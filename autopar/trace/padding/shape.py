@@ -38,7 +38,7 @@ def _broadcast(padder: Padder, op: DraftOp) -> bool:
     def broadcast(x: Any) -> Any:
         return lax.broadcast_in_dim(x, shape, dims)
 
-    padder.made(op, broadcast, [form], zero)
+    padder.made(op, broadcast, [form], zero, known_as=("broadcast", *shape, dims))
     return True
 
 
@@ -134,7 +134,8 @@ def _reshape(padder: Padder, op: DraftOp) -> bool:
     def reshape(x: Any) -> Any:
         return lax.reshape(x, tuple(shape))
 
-    padder.made(op, reshape, [form], {firsts[d] for d in form.zero if d in firsts})
+    zero = {firsts[d] for d in form.zero if d in firsts}
+    padder.made(op, reshape, [form], zero, known_as=("reshape", *shape))
     return True
 
 

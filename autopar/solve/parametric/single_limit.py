@@ -32,7 +32,7 @@ _FEWEST = 8  # lines that are kept
 _BESIDE = 6  # lines on each side of a limit, at whose prices choices descend
 _MOST_LIKE = 4
 _RISE = 1e-3  # of the bound: while it rises by as much, steps at prices known from another problem; at most so many
-_MIXES = 4  # as long as the best is farther from the bound than may be
+_MIXES = 2  # as long as the best is farther from the bound than may be
 
 
 class Focus(DualCurve):

@@ -3,7 +3,6 @@
 import gc
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
 
 import jax
 import pytest
@@ -34,17 +33,22 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
     some = pytest.param(QUICK_SHARE, id="some")
     every = pytest.param(1, id="all", marks=pytest.mark.slow)
-    metafunc.fixturenames.append("_examples")
     metafunc.parametrize("_examples", [some, every], indirect=True)
 
 
-@pytest.fixture
-def _examples(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One in so many of the examples of the test that asks."""
-    test: Any = request.function
-    own = getattr(test, _SETTINGS)
-    fewer = settings(own, max_examples=own.max_examples // request.param)
-    monkeypatch.setattr(test, _SETTINGS, fewer)
+@pytest.fixture(autouse=True)
+def _examples(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Of a test of many drawn examples one in as many as it is given."""
+    share: int = getattr(request, "param", 1)
+    if share == 1:
+        yield
+        return
+
+    with pytest.MonkeyPatch.context() as patch:
+        own = getattr(request.function, _SETTINGS)
+        fewer = settings(own, max_examples=own.max_examples // share)
+        patch.setattr(request.function, _SETTINGS, fewer)
+        yield
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -65,11 +65,11 @@ def test_the_plan_searched_stays_where_its_step_does() -> None:
 
 def test_data_parallelism_that_finds_no_room_is_not_taken() -> None:
     args = args_of(2048, 32768)
-    within: dict[str, Any] = {**SETTING, "memory_limit_bytes": 300e6}
+    within: dict[str, Any] = {**SETTING, "memory_limit_bytes": 400e6}
     kept = replace(COMPARED, recompute="never")
     searched = autopar.plan(step, *args, **within, options=replace(kept, data_parallel="never"))
     assert autopar.plan(step, *args, **within, options=kept).strategies == searched.strategies
-    with pytest.raises(NoFeasiblePlan, match="300,000,000 bytes"):
+    with pytest.raises(NoFeasiblePlan, match="400,000,000 bytes"):
         autopar.plan(step, *args, **within, options=kept, mode="data_parallel")
 
 

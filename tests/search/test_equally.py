@@ -21,7 +21,7 @@ from autopar.trace import trace
 from tests.quick_some import diagonal
 from tests.search.test_front import FOUR, cluster_of
 
-LAYERS = 8
+LAYERS = 4
 
 
 @pytest.fixture(autouse=True)

@@ -129,12 +129,13 @@ def test_nothing_of_a_search_is_left_where_nothing_is_collected(
         made.append(ref(pool))
 
     problem = scarce(0) if limited else grid(8, 8, 0)
-    solve(problem, options=SolveOptions(max_table_entries=100))
+    options = SolveOptions(max_table_entries=100, anneal_passes=5, max_sweeps=60, cp_sat_work=0.2)
+    solve(problem, options=options)
     monkeypatch.setattr(Pool, "__init__", noted)
     gc.collect()
     gc.disable()
     try:
-        solve(problem, options=SolveOptions(max_table_entries=100))
+        solve(problem, options=options)
         left = sum(pool() is not None for pool in made)
     finally:
         gc.enable()

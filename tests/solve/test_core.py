@@ -105,9 +105,10 @@ def test_what_is_said_of_wide_problems_is_true(
     assert limit is None or calls["settle"] >= 3
 
 
-@pytest.mark.parametrize(("limit", "few"), diagonal(LIMITS, (10, 30, 60)))
+@pytest.mark.quick_share(2)
+@pytest.mark.parametrize("limit", LIMITS)
 def test_what_is_said_after_windows_that_leave_few_pairs_is_true(
-    limit: float | None, few: int, monkeypatch: pytest.MonkeyPatch
+    limit: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether the optimum lies in them, above them, or they leave nothing; and with CP-SAT all is still proven."""
     guessed: list[float] = []
@@ -120,10 +121,11 @@ def test_what_is_said_after_windows_that_leave_few_pairs_is_true(
     monkeypatch.setattr(rounds, "_LEAST_SHARE", 0.01)
     monkeypatch.setattr(rounds, "_MOST_SHARE", 0.95)
     monkeypatch.setattr(rounds, "_guesses", guesses)
-    monkeypatch.setattr(rounds, "_FEW", few)
-    for seed in SEEDS:
-        check(seed, limit, WAYS["rounds"].without(FIXING))
-        assert check(seed, limit, WAYS["CP-SAT"].without(FIXING)) != "found"
+    for few in (10, 30, 60):
+        monkeypatch.setattr(rounds, "_FEW", few)
+        for seed in SEEDS:
+            check(seed, limit, WAYS["rounds"].without(FIXING))
+            assert check(seed, limit, WAYS["CP-SAT"].without(FIXING)) != "found"
     assert len(guessed) >= 3
 
 

@@ -201,7 +201,7 @@ def repeating(problem: Problem, rng: np.random.Generator) -> tuple[Problem, Prob
 
     def of(found: list) -> Problem:
         edges = tuple(
-            replace(edge, matrix=matrix) for edge, matrix in zip(problem.edges, found, strict=True)
+            edge._replace(matrix=matrix) for edge, matrix in zip(problem.edges, found, strict=True)
         )
         return Problem(costs, edges, usages, problem.usage_limit)
 

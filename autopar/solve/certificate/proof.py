@@ -11,7 +11,7 @@ order. Edges between the same two nodes are one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,7 +40,7 @@ class Messages:
     """What is moved from each edge (u, v) = edges[e] to its nodes: to[e] = (to u's strategies, to v's)."""
 
     edges: _Ints
-    to: tuple[tuple[_Floats, _Floats], ...]
+    to: Sequence[tuple[_Floats, _Floats]]
 
 
 @dataclass(frozen=True, eq=False)

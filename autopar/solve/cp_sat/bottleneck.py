@@ -116,7 +116,7 @@ def forbidding(problem: Problem) -> Problem:
             finite = np.isfinite(edge.cost)
             bare[id(edge.cost)] = None if finite.all() else np.where(finite, 0.0, np.inf)
     edges = tuple(
-        replace(edge, matrix=cost)
+        edge._replace(matrix=cost)
         for edge in problem.edges
         if (cost := bare[id(edge.cost)]) is not None
     )

@@ -157,8 +157,8 @@ def _numbered_objects(arrays: Sequence[Floats]) -> tuple[Ints, list[Floats]]:
 
 def _counted(rows: Ints) -> tuple[list[list[int]], list[int]]:
     """The distinct rows, and how often each is there."""
-    distinct, counts = np.unique(rows, axis=0, return_counts=True)
-    return distinct.tolist(), counts.tolist()
+    first, each = distinct(*rows.T)
+    return rows[first].tolist(), np.bincount(each).tolist()
 
 
 def _between(problem: Problem, classes: Ints) -> list[tuple[tuple[int, int], Matrix]]:

@@ -88,7 +88,7 @@ class Chains:
         low: list[int] = place[self.low[self.pairs]].tolist()
         high: list[int] = place[self.high[self.pairs]].tolist()
         matrices = kinds.arrays_of(eliminated.between[self.pairs])
-        edges = tuple(map(Edge, low, high, matrices))
+        edges = tuple(map(Edge._make, zip(low, high, matrices, strict=True)))
         left = None if layers is None else layers[self.nodes]
         return derived(tuple(kinds.arrays_of(eliminated.costs[self.nodes])), edges, layers=left)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,16 +52,25 @@ class InvalidSolution(AutoparError, ValueError):
     """A solution that contradicts its problem: always a bug of the solver or a tampered solution."""
 
 
-@dataclass(frozen=True, eq=False)
-class Edge:
+class Edge(NamedTuple):
     """A cost for each pair of strategies of two different nodes: `cost[s_u, s_v]`, finite or +inf.
 
-    Equal matrices should be the same object: the solver shares its work on them.
+    Equal matrices should be the same object: the solver shares its work on them. An edge is equal to itself only.
+    A tuple, as there are many, and tuples are made at once.
     """
 
     u: int
     v: int
     matrix: Matrix
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __ne__(self, other: object) -> bool:
+        return self is not other
+
+    def __hash__(self) -> int:
+        return id(self)
 
     @property
     def cost(self) -> Floats:
@@ -183,10 +192,14 @@ class EdgesByMatrix:
         order = np.argsort(at)
         place = np.empty_like(order)
         place[order] = np.arange(len(order))
-        found = [matrices[n] for n in every[order].tolist()]
-        of_edges = place[which]
-        each = map(found.__getitem__, of_edges.tolist())
-        edges = tuple(map(Edge, *ends.T.tolist(), each))
+        kept: list[int] = every[order].tolist()
+        found = [matrices[n] for n in kept]
+        of_edges: NDArray[np.intp] = place[which]
+        numbers: list[int] = of_edges.tolist()
+        u: list[int] = ends[:, 0].tolist()
+        v: list[int] = ends[:, 1].tolist()
+        each = map(found.__getitem__, numbers)
+        edges = tuple(map(Edge._make, zip(u, v, each, strict=True)))
         return cls(edges, ends, (found, of_edges))
 
 

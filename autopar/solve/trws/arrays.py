@@ -143,15 +143,22 @@ def tiled(flat: Flat, like: Ints, short: Flat, messages: Floats) -> Floats:
 
     The edge e is like the edge like[e] of `short`, whose `messages` these are.
     """
-    ends = np.append(flat.mail, flat.size)
-    to = flat.arcs.ravel()
-    lengths = ends[to + 1] - ends[to]
-    first = short.mail[short.arcs[like].ravel()]
-    within = np.arange(flat.size) - np.repeat(_starts(lengths)[:-1], lengths)
-
     found = np.empty(flat.size)
-    found[np.repeat(ends[to], lengths) + within] = messages[np.repeat(first, lengths) + within]
+    ends = np.append(flat.mail, flat.size)
+    _tile(flat.arcs, ends, short.arcs, short.mail, like, messages, found)
     return found
+
+
+@compiled
+def _tile(
+    arcs: Ints, ends: Ints, short: Ints, mail: Ints, like: Ints, messages: Floats, found: Floats
+) -> None:
+    for e in range(len(arcs)):
+        for side in range(2):
+            begin = ends[arcs[e, side]]
+            first = mail[short[like[e], side]]
+            for n in range(ends[arcs[e, side] + 1] - begin):
+                found[begin + n] = messages[first + n]
 
 
 def owners(problem: Problem) -> Ints:
@@ -309,6 +316,7 @@ def _search_all(at: Ints, near: Ints, closed: Bools, order: Ints) -> None:
             continue
 
         start = v
+        end = begin
         for _ in range(1 + _SEARCHES):
             end = begin + _search(at, near, closed, seen, number, start, order[begin:])
             start = order[end - 1]

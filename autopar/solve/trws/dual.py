@@ -15,10 +15,11 @@ V. Kolmogorov, "Convergent tree-reweighted message passing for energy minimizati
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar, overload
 
 import numpy as np
 
@@ -51,6 +52,35 @@ from autopar.solve.trws.kernels import (
 _MOST_MOMENTUM = 0.9  # of the way of the last sweep, at most
 
 
+T = TypeVar("T")
+
+
+class Late(Sequence[T]):
+    """What `make` gives, which is called when it is first looked at: of most certificates only the bound is."""
+
+    def __init__(self, make: Callable[[], Sequence[T]]) -> None:
+        self._make = make
+
+    @cached_property
+    def _all(self) -> Sequence[T]:
+        return self._make()
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[T]: ...
+
+    def __getitem__(self, index: int | slice) -> T | Sequence[T]:
+        return self._all[index]
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self._all)
+
+
 @dataclass(frozen=True, eq=False)
 class Certificate:
     """Messages and prices, and the bound that they prove.
@@ -60,11 +90,11 @@ class Certificate:
 
     problem: Problem
     rows: Rows
-    messages: tuple[tuple[Floats, Floats], ...]
+    messages: Sequence[tuple[Floats, Floats]]
     prices: Floats
     bound: float
-    node_costs: tuple[Floats, ...]
-    excess: tuple[Floats, ...]
+    node_costs: Sequence[Floats]
+    excess: Sequence[Floats]
 
     def edge_costs(self) -> Iterator[Floats]:
         """Cost' of every edge less its minimum: >= 0."""
@@ -234,9 +264,9 @@ class Dual:
         bound = reparametrise(flat, nodes, state.messages, excess) - limit
         # a strategy has no finite partner: messages say nothing
         bound = -np.inf if np.isnan(bound) else bound
-        messages = tuple(per_edge(flat, state.messages))
-        by_node = self._by_node(nodes)
-        over = self._by_node(excess)
+        messages = Late(lambda: per_edge(flat, state.messages))
+        by_node = Late(lambda: self._by_node(nodes))
+        over = Late(lambda: self._by_node(excess))
         return Certificate(self.problem, self.rows, messages, state.prices, bound, by_node, over)
 
     def _by_node(self, values: Floats) -> tuple[Floats, ...]:

@@ -247,18 +247,22 @@ class RecomputeSolve(LimitedSolve):
     rewritten: Rewritten
     by_tensors: bool = False
     _assembled: dict[bool, RecomputeProblem] = field(default_factory=dict[bool, RecomputeProblem])
+    _constrained: dict[bool, Problem] = field(default_factory=dict[bool, Problem])
 
     def problem(self, limit_bytes: float | None, *, tensors_only: bool = False) -> Problem:
         """The Problem under `limit_bytes`, with what the constraints leave."""
-        return self._padded(self.left).apply(
-            self.free_problem(limit_bytes, tensors_only=tensors_only)
-        )
+        if limit_bytes is None or tensors_only not in self._constrained:
+            free = self.free_problem(limit_bytes, tensors_only=tensors_only)
+            self._constrained[tensors_only] = self._padded(self.left).apply(free)
+        found = self._constrained[tensors_only]
+        return derived(found.node_costs, found.edges, found.usages, limit_bytes, found.periods)
 
     def free_problem(self, limit_bytes: float | None, *, tensors_only: bool = False) -> Problem:
         """The Problem under `limit_bytes` without constraints."""
         if limit_bytes is None:
             raise Infeasible("without a memory limit nothing is recomputed")
-        return replace(self.assembled(tensors_only).problem, usage_limit=limit_bytes)
+        whole = self.assembled(tensors_only).problem
+        return derived(whole.node_costs, whole.edges, whole.usages, limit_bytes, whole.periods)
 
     def of_tensors(self) -> RecomputeSolve:
         """The same, where only tensors are counted, and what nobody reads may be kept: more is met."""

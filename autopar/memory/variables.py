@@ -78,6 +78,7 @@ class Variables:
         self._matrices = caches.matrices
         self._arrays = caches.arrays
         self._costs = caches.costs
+
         own = [op for op, strategies in enumerate(space.strategies) if strategies]
         self.op_node = {op: len(space.inputs) + n for n, op in enumerate(own)}
         self.op_node |= {op: self.op_node[entering] for op, entering in space.loop_carries}

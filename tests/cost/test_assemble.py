@@ -564,7 +564,7 @@ def test_what_may_be_computed_anew_counts_under_a_copy_that_is_left_as_it_is_mad
     (longer, *_) = [longer for longer in build.longer if longer.copy is not None]
     assert longer.copy is not None
     node, count = build.first_copy + longer.copy, len(here.space.copies[longer.copy])
-    (edge,) = [edge for edge in build.edges() if edge.v == node]
+    (edge,) = [edge for edge in build.edges().edges if edge.v == node]
     finite = np.isfinite(edge.cost)
     assert (finite[:, :count] != finite[:, count:]).all()
     usages = [

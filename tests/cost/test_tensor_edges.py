@@ -27,7 +27,7 @@ def edge_by_edge(build: Builder) -> list[Edge]:
     sources: list[Any] = []
     for copy, candidates in build._copies():
         node, made, region = (
-            build._makers[copy.tensor.id] if copy.source is None else sources[copy.source]
+            build._maker(copy.tensor) if copy.source is None else sources[copy.source]
         )
         wanted, mine = build._candidates(candidates), build.first_copy + copy.id
         sources.append((mine, wanted, copy.region))
@@ -43,7 +43,7 @@ def edge_by_edge(build: Builder) -> list[Edge]:
         else:
             tensor, target = build.graph.outputs[position], build.output_node[position]
             wanted = build._candidates(build.space.outputs[position] or build.space.inputs[target])
-        node, made, region = build._makers[tensor.id] if source is None else sources[source]
+        node, made, region = build._maker(tensor) if source is None else sources[source]
         if node != target:
             cost = build._read(tensor, source, made, wanted, region, reader, (use,))
             found.append(build._widened(Edge(node, target, cost), source))
@@ -52,7 +52,7 @@ def edge_by_edge(build: Builder) -> list[Edge]:
 
 def assert_same(build: Builder) -> None:
     """Both ways give the same edges, with the same objects for equal matrices."""
-    expected, found = edge_by_edge(build), build.edges()
+    expected, found = edge_by_edge(build), build.edges().edges
     assert [(edge.u, edge.v) for edge in found] == [(edge.u, edge.v) for edge in expected]
     assert all(mine.matrix is other.matrix for mine, other in zip(found, expected, strict=True))
 
@@ -85,7 +85,7 @@ def test_a_kind_has_one_matrix_and_another_kind_of_other_placements_another() ->
     graph, flow = traced(CASES[0])
     pricing = Roofline(graph, MESH, load_cluster("cpu8"))
     space = build_space(graph, flow, MESH, keep=pricing.keep)
-    edges = Builder(graph, flow, space, router_of(graph, MESH, pricing), False).edges()
+    edges = Builder(graph, flow, space, router_of(graph, MESH, pricing), False).edges().edges
     shapes = {id(edge.matrix): whole(edge.matrix).shape for edge in edges}
     assert len(shapes) < len(edges)
     assert len(set(shapes.values())) > 1

@@ -311,10 +311,10 @@ def _search_all(at: Ints, near: Ints, closed: Bools, order: Ints) -> None:
     seen = np.full(len(closed), -1, dtype=np.intp)
     begin = 0
     number = 0
+
     for v in range(len(closed)):
         if closed[v]:
             continue
-
         start = v
         end = begin
         for _ in range(1 + _SEARCHES):

@@ -55,10 +55,15 @@ def compiled_by(options: Mapping[str, Any]) -> Iterator[None]:
 
 
 def kept(make: Callable[[], Any]) -> Callable[[], Any]:
-    """`make`, whose results are handed out several times, each in one thread: no two lower at once in one context."""
+    """`make`, whose results are handed out several times, each in one thread: no two lower at once in one context.
+
+    What is lowered amid another lowering has one of its own: there, modules would be put into the outer one.
+    """
     own: Any = local()
 
     def context() -> Any:
+        if is_amid_another():
+            return make()
         left = getattr(own, "left", 0)
         if not left:
             own.made = make()
@@ -66,3 +71,11 @@ def kept(make: Callable[[], Any]) -> Callable[[], Any]:
         return own.made
 
     return context
+
+
+def is_amid_another() -> bool:
+    """Whether this thread is in a context: MLIR says so by an error only."""
+    try:
+        return mlir.ir.Context.current is not None
+    except ValueError:
+        return False

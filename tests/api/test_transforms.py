@@ -200,6 +200,7 @@ def assert_close(found: Any, wanted: Any, close: float = 1e-5) -> None:
         np.testing.assert_allclose(a, b, rtol=close, atol=close * scale)
 
 
+@pytest.mark.quick_share(2)
 @pytest.mark.parametrize("number", range(len(FORWARD)))
 def test_forward(number: int) -> None:
     fn, transform = FORWARD[number]

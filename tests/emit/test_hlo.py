@@ -79,6 +79,7 @@ WRITTEN: dict[str, Callable[[tuple[str, ...]], Body]] = {
 }
 
 
+@pytest.mark.quick_share(2)
 @pytest.mark.parametrize("kind", WRITTEN)
 @pytest.mark.parametrize(
     ("mesh", "axes"),

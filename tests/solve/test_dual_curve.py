@@ -17,7 +17,7 @@ from autopar.solve.problem.problem import objective, peak
 from autopar.solve.problem.reduction import unchanged
 from autopar.solve.trws.kernels import cost_of
 from tests.solve.draw import chain_with_skips, problems
-from tests.solve.oracle import least_peak, optimum
+from tests.solve.oracle import choices, least_peak, optimum
 
 OPTIONS = SolveOptions()
 
@@ -222,6 +222,22 @@ def test_splices_are_met_where_they_undercut_what_was_met() -> None:
     assert (peak(problem, second.whole), objective(problem, second.whole)) == pytest.approx(
         (9.0, 7.6)
     )
+
+
+@pytest.mark.parametrize(("nodes", "is_listed"), [(8, True), (10, False)])
+def test_where_choices_are_few_all_are_met(nodes: int, is_listed: bool) -> None:
+    """256 and 1024: no choice met costs more than any other that is as small."""
+    problem, pareto = two_halves(nodes), Pareto()
+    assert blend_of_ends(problem, pareto).list_all() == is_listed
+    if not is_listed:
+        assert len(pareto.met) == 2
+        return
+
+    every = [(peak(problem, c), objective(problem, c)) for c in choices(problem)]
+    for limit, _ in every:
+        best = pareto.best(limit)
+        assert best is not None
+        assert best.cost == pytest.approx(min(cost for used, cost in every if used <= limit))
 
 
 def test_splices_that_are_not_wanted_are_not_made() -> None:

@@ -96,6 +96,7 @@ FUNCTIONS: dict[str, tuple[Function, list[str]]] = {
 }
 
 
+@pytest.mark.quick_share(3)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_chains_are_taken_from_their_sources(name: str) -> None:
     function, expected = FUNCTIONS[name]

@@ -74,7 +74,8 @@ class PathRelinking:
         if prod(counts) > _MOST_LISTED:
             return False
 
-        for choice in product(*(range(counts[node]) for node in self.dual.order)):
+        ranked: list[int] = self.dual.order.tolist()
+        for choice in product(*(range(counts[node]) for node in ranked)):
             self._meet(np.array(choice, dtype=np.intp))
 
         return True

@@ -65,12 +65,14 @@ class Focus(DualCurve):
         price = other.highest(limit).slope
         enough = other.bound(limit)
         enough -= self.options.gap_tolerance * abs(enough)
+
         for _ in range(_MOST_LIKE if price else 0):
             before = self.bound(limit)
             self._step(price)
             now = self.bound(limit)
             if now - before <= _RISE * abs(now) or not self.wanted():
                 break
+
         if self._most and self.bound(limit) < enough and self.wanted():
             self._sink_to(limit)
             self._halve(limit)

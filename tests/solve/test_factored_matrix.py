@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from autopar.solve import Infeasible, solve
@@ -212,6 +212,13 @@ def thinned_by(cost: Floats, rows: np.ndarray, columns: np.ndarray) -> Thin:
     return taken(Thin(cost, np.arange(len(cost)), np.arange(len(cost.T))), rows, columns)
 
 
+def contradicting() -> Problem:
+    """Two edges that leave the first strategies of their nodes no finite partner together, though each does alone."""
+    first = np.array([[np.inf, 0.0], [0.0, 0.0]])
+    second = np.array([[0.0, np.inf], [np.inf, 0.0]])
+    return Problem((np.zeros(2), np.zeros(2)), (Edge(0, 1, first), Edge(0, 1, second)))
+
+
 def left_of(step, problem: Problem) -> tuple | None:
     """What a reduction leaves, as numbers."""
     try:
@@ -241,6 +248,7 @@ def test_reductions_leave_of_thin_matrices_what_they_leave_of_whole_ones(
     max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(problem=problems(), seed=st.integers(0, 999), share=st.floats(0, 1))
+@example(problem=contradicting(), seed=1, share=0.0)
 def test_a_window_leaves_of_thin_matrices_what_it_leaves_of_whole_ones(
     problem: Problem, seed: int, share: float
 ):

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from autopar.solve import Infeasible, Problem, SolveOptions, Usage
@@ -16,10 +16,22 @@ from tests.solve import oracle
 from tests.solve.draw import problems
 
 OPTIONS = SolveOptions(cp_sat_workers=1)
+# Sums over time leave 3e-17 bytes at time 2, where nothing is held.
+ROUNDED = Problem(
+    (np.zeros(2),),
+    (),
+    (
+        Usage(0, 0, 1, np.array([0.0, 0.1])),
+        Usage(0, 0, 2, np.array([0.2, 0.0])),
+        Usage(0, 2, 3, np.zeros(2)),
+    ),
+    0.0,
+)
 
 
 @settings(deadline=None, max_examples=60)
 @given(problems(limited=True), st.integers(0, 30))
+@example(ROUNDED, 0)
 def test_what_is_small_enough_will_do_and_bounds_are_below_all_peaks(
     problem: Problem, enough: int
 ) -> None:

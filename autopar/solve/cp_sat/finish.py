@@ -136,12 +136,11 @@ def weighted(variables: list[cp_model.IntVar], weights: NDArray[np.int64]) -> cp
 
 
 def bytes_in_row(rows: Rows, row: int, nodes: Variables, unit: float) -> cp_model.LinearExprT:
-    """The use of a row, in units, rounded down."""
+    """The use of a row, in units, rounded down: none where nothing is live, which sums may miss by rounding."""
     live = [segment for segment in rows.segments if segment.low <= row < segment.high]
     variables = [variable for segment in live for variable in nodes[segment.node]]
-    return weighted(
-        variables, to_integers(np.concatenate([segment.size_bytes for segment in live]), unit)
-    )
+    sizes = np.concatenate([np.zeros(0), *(segment.size_bytes for segment in live)])
+    return weighted(variables, to_integers(sizes, unit))
 
 
 def add_hint(model: cp_model.CpModel, nodes: Variables, hint: Choice | None) -> None:

@@ -41,12 +41,16 @@ _UNMOVED = Messages(np.zeros((0, 2), dtype=np.intp), ())
 def pairs_fixed(certificate: Certificate, window: float) -> Reduction:
     """What can be part of a choice within `window` of the bound, up to rounding; costs are moved.
 
-    The certificate is of a problem with at most one edge between any two nodes.
+    The certificate is of a problem with at most one edge between any two nodes. One that proves nothing, as where a
+    strategy has no finite partner, rules out nothing and moves nothing.
 
     Raises:
       Infeasible: if a node loses all its strategies.
     """
     problem = certificate.problem
+    if certificate.bound == -np.inf:
+        return unchanged(problem)
+
     (prices, messages) = certificate.parts()
     alone = unchanged(derived(problem.node_costs, (), problem.usages, problem.usage_limit))
     keep = certificate.keep(window)

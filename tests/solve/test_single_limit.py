@@ -7,10 +7,10 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from autopar.solve import Infeasible, Problem, SolveOptions, verify
+from autopar.solve import Infeasible, Problem, SolveOptions, Usage, verify
 from autopar.solve.parametric import dual_curve as curve
 from autopar.solve.parametric.archive import Pareto
 from autopar.solve.parametric.single_limit import Focus
@@ -83,6 +83,11 @@ def test_choices_come_close_to_the_bound_of_the_limit_asked_for(share: float) ->
 
 @settings(deadline=None, max_examples=60)
 @given(problems(limited=True), problems(limited=True), st.integers(0, 15))
+@example(
+    Problem((np.zeros(1),), (), (), 0.0),
+    Problem((np.array([1.0, 0.0]),), (), (Usage(0, 0, 1, np.array([0.0, 0.37])),), 0.0),
+    0,
+)
 def test_prices_known_from_whatever_problem_prove_what_holds(
     problem: Problem, other: Problem, limit: int
 ) -> None:

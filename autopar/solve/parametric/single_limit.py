@@ -66,7 +66,7 @@ class Focus(DualCurve):
         enough = other.bound(limit)
         enough -= self.options.gap_tolerance * abs(enough)
 
-        for _ in range(_MOST_LIKE if price else 0):
+        for _ in range(_MOST_LIKE if price and self._most else 0):
             before = self.bound(limit)
             self._step(price)
             now = self.bound(limit)

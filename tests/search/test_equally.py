@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 from typing import Any
+from weakref import ref
 
 import jax
 import jax.numpy as jnp
@@ -12,10 +14,10 @@ import pytest
 from autopar._compat import untyped_jax
 from autopar.cost.pricing import Roofline
 from autopar.errors import NoFeasiblePlan
-from autopar.search import memory_limit, memory_loop
-from autopar.search.search import find_plan
+from autopar.search import memory_limit, memory_loop, mesh_search
+from autopar.search.search import find_plan, places_of
 from autopar.search.task import Planned, SearchOptions, Task
-from autopar.solve import verify
+from autopar.solve import NothingCheaper, verify
 from autopar.solve.periodic import quotient
 from autopar.trace import trace
 from tests.quick_some import diagonal
@@ -95,3 +97,29 @@ def test_where_nothing_fits_the_least_that_any_plan_needs_is_named(
     assert refused.value.min_peak_bytes is not None
     found = find_plan(replace(task(), memory_limit_bytes=refused.value.min_peak_bytes), [FOUR])
     assert found.account.peak_memory_bytes <= refused.value.min_peak_bytes
+
+
+def test_a_mesh_that_waits_keeps_nothing_of_what_refuted_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever yields where an error is caught keeps all frames that led to it, and what they hold."""
+
+    class Held:
+        """As large as the messages of a whole Problem."""
+
+    left = list[ref[Held]]()
+
+    def refuted(*_: object) -> None:
+        held = Held()
+        left.append(ref(held))
+        raise NothingCheaper(2.0, 2.0)
+
+    found = find_plan(task(), [FOUR])
+    limit = found.account.peak_memory_bytes - 1
+    monkeypatch.setattr(mesh_search, "plan_within", refuted)
+    (place,) = places_of(replace(task(), memory_limit_bytes=limit), [FOUR])
+    waiting = place.run(limit)
+    next(waiting)
+    waiting.send(inf)
+    assert waiting.send(inf).bound == 2.0
+    assert left[0]() is None

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Literal
-from weakref import WeakKeyDictionary
 
 from autopar.core.graph import OpGraph, OpNode
 from autopar.core.manual import BORDERS, manual_axes
@@ -59,14 +58,8 @@ def bounds(
     that it does split over all `devices`, so that its operators have prices of their own. Along manual axes, of these
     `sizes`, it is split already. Meshes of as many devices share what is found, where no axis is manual.
     """
-    known = _KNOWN.setdefault(graph, {})
-    key = device, devices, tuple((sizes or {}).items()) if has_manual_axes(graph) else ()
-    if key not in known:
-        known[key] = _bounds(graph, device, devices, sizes or {})
-    return known[key]
-
-
-_KNOWN: WeakKeyDictionary[OpGraph, dict[Hashable, Mapping[int, Bound]]] = WeakKeyDictionary()
+    axes = tuple((sizes or {}).items()) if has_manual_axes(graph) else ()
+    return _bounds(graph, device, devices, axes)
 
 
 @once_per_graph
@@ -75,12 +68,15 @@ def has_manual_axes(graph: OpGraph) -> bool:
     return any(tensor.manual for op in graph.ops for tensor in (*op.ins, *op.outs))
 
 
+@once_per_graph
 def _bounds(
-    graph: OpGraph, device: Device, devices: int, sizes: Mapping[str, int]
+    graph: OpGraph, device: Device, devices: int, axes: tuple[tuple[str, int], ...]
 ) -> Mapping[int, Bound]:
+    sizes = dict(axes)
     shares = moved(graph)
     known = dict[tuple[object, ...], Bound]()
     found: dict[int, Bound] = {}
+
     for look, kernel in _shared(graph):
         if look not in known:
             parts = prod([sizes.get(axis, 1) for axis in manual_axes(kernel[0])])

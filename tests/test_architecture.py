@@ -36,6 +36,11 @@ JAX_ROOMS = {
     "operators",
     "discover",
     "calibration",
+    "distributed",
+    "data",
+    "checkpoint",
+    "parameter_server",
+    "trainer",
     "_compat",
     "_mesh",
 }
@@ -46,6 +51,8 @@ _INNER = (
     "core errors config cost_models ops redistribute backends solve memory cost passes search trace emit inspect "
     "operators discover _compat _jit _mesh _payload calibration"
 )
+# the job around a step
+_JOB = "distributed data checkpoint parameter_server trainer"
 MAY_IMPORT: dict[str, frozenset[str]] = {
     room: frozenset(allowed.split())
     for room, allowed in {
@@ -73,9 +80,14 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
         "inspect": "core errors backends emit _compat",
         "report": _INNER,
         "api": f"{_INNER} report",
-        "autopar": f"{_INNER} report api",
+        "distributed": "errors emit _compat",
+        "data": "core errors emit api distributed _compat",
+        "checkpoint": "core errors emit api distributed data _compat",
+        "parameter_server": "core errors emit api distributed _compat",
+        "trainer": "core errors emit api report distributed data checkpoint _compat",
+        "autopar": f"{_INNER} report api {_JOB}",
         "demo": f"{_INNER} report api autopar",
-        "cli": f"{_INNER} report api autopar demo",
+        "cli": f"{_INNER} report api autopar demo {_JOB}",
         "__main__": "cli",
     }.items()
 }

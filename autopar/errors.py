@@ -31,6 +31,10 @@ class DifferentValues(AutoparError, ValueError):
     """Processes that run one plan pass different values for one argument, which each of them has to hold whole."""
 
 
+class JobError(AutoparError, RuntimeError):
+    """Processes of a job that cannot be started, or do not find one another."""
+
+
 class TraceError(AutoparError):
     """The function cannot be traced by JAX, or contains what a plan cannot hold."""
 

@@ -242,9 +242,10 @@ def launch(
         from autopar.distributed.launch import Job
         from autopar.distributed.launch import launch as run
 
+        given = tuple(arguments or ())
         job = Job(
             script,
-            tuple(arguments or ()),
+            given,
             processes,
             devices_per_process,
             log_dir,
@@ -252,6 +253,7 @@ def launch(
             timeout,
             grace,
         )
+
         code = run(job, sys.stdout.buffer, sys.stderr.buffer)
     raise typer.Exit(code)
 

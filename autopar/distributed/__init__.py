@@ -11,10 +11,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from autopar.distributed.launch import Job, launch
     from autopar.distributed.processes import group_size, init, rank
+    from autopar.distributed.same import broadcast, check_same
 
-__all__ = ["Job", "group_size", "init", "launch", "rank"]
+__all__ = ["Job", "broadcast", "check_same", "group_size", "init", "launch", "rank"]
 
-_HOMES = {"launch": "Job launch", "processes": "group_size init rank"}
+_HOMES = {
+    "launch": "Job launch",
+    "processes": "group_size init rank",
+    "same": "broadcast check_same",
+}
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
 
 

@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +27,8 @@ from autopar.distributed.variables import (
 from autopar.errors import InvalidOption, JobError
 
 LOOPBACK = "127.0.0.1"
-STDOUT, STDERR = "stdout", "stderr"
+STDOUT = "stdout"
+STDERR = "stderr"
 _POLL_S = 0.01
 # After a failure the others can save nothing together, and JAX takes SIGTERM for a notice: they do not end by it.
 _GRACE_AFTER_FAILURE_S = 2.0
@@ -107,15 +108,13 @@ def launch(job: Job, out: BinaryIO, err: BinaryIO) -> int:
     with _signals() as caught, ExitStack() as leaving:
         ranks: list[_Rank] = []
         leaving.callback(_killed, ranks)
-        for number in range(job.processes):
-            ranks.append(_started(job, number, port))
+        ranks.extend(_started(job, number, port) for number in range(job.processes))
 
-        shown = [
-            leaving.enter_context((job.folder(0) / name).open("rb")) for name in (STDOUT, STDERR)
-        ]
-        leaving.callback(_show, shown, (out, err))
-        watch = _Watch(job, ranks, caught, lambda: _show(shown, (out, err)))
-        return watch.run(err)
+        logs = (job.folder(0) / name for name in (STDOUT, STDERR))
+        files = [leaving.enter_context(log.open("rb")) for log in logs]
+        shown = _Shown(files, (out, err))
+        leaving.callback(shown.update)
+        return _Watch(job, ranks, caught, shown).run()
 
 
 @dataclass(frozen=True)
@@ -132,57 +131,77 @@ class _Rank:
             os.killpg(self.process.pid, number)
 
 
+class _Shown:
+    """What processes write, as it appears: what is added to `files`, each on its stream, out and err."""
+
+    def __init__(self, files: Sequence[BinaryIO], streams: tuple[BinaryIO, BinaryIO]) -> None:
+        self._files = files
+        self._streams = streams
+
+    def update(self) -> None:
+        """Shows what was added since the last call."""
+        for file, stream in zip(self._files, self._streams, strict=True):
+            added = file.read()
+            if added:
+                stream.write(added)
+                stream.flush()
+
+    def say(self, text: str) -> None:
+        """Shows a line of the launcher's own."""
+        self.update()
+        err = self._streams[1]
+        err.write(f"autopar launch: {text}\n".encode())
+        err.flush()
+
+
 class _Watch:
     """The processes of a job until they have ended."""
 
-    def __init__(
-        self, job: Job, ranks: Sequence[_Rank], caught: list[int], show: Callable[[], None]
-    ) -> None:
+    def __init__(self, job: Job, ranks: Sequence[_Rank], caught: list[int], shown: _Shown) -> None:
         self._job = job
         self._ranks = ranks
         self._caught = caught
-        self._show = show
+        self._shown = shown
         self._first_s: float | None = None
         self._all_came = job.processes == 1
 
-    def run(self, err: BinaryIO) -> int:
+    def run(self) -> int:
         """The exit code of the job, as `launch`."""
         while True:
-            self._show()
+            self._shown.update()
             codes = [rank.process.poll() for rank in self._ranks]
             failed = [rank for rank, code in zip(self._ranks, codes, strict=True) if code]
             if self._caught:
-                return self._stopped(err)
+                return self._stopped()
             if failed:
-                return self._failed(failed, err)
+                return self._failed(failed)
             if all(code == 0 for code in codes):
                 return 0
             self._check_arrivals()
             sleep(_POLL_S)
 
-    def _stopped(self, err: BinaryIO) -> int:
+    def _stopped(self) -> int:
         """After a signal: passed on, then time to save."""
         number = self._caught[0]
-        name = signal.Signals(number).name
-        _say(
-            err,
-            f"{name}: the processes have {self._job.grace_s:g} s to save; another one kills them",
-        )
         for rank in self._ranks:
             rank.send(number)
+        name = signal.Signals(number).name
+        self._shown.say(
+            f"{name}: the processes have {self._job.grace_s:g} s to save; another one kills them"
+        )
         self._wait(self._job.grace_s)
         return 128 + number
 
-    def _failed(self, failed: Sequence[_Rank], err: BinaryIO) -> int:
+    def _failed(self, failed: Sequence[_Rank]) -> int:
+        """After a failure: the others end too."""
         for rank in self._ranks:
             rank.send(signal.SIGTERM)
         self._wait(_GRACE_AFTER_FAILURE_S)
-        self._show()
 
         for rank in failed:
-            _say(err, f"rank {rank.number} {_ended(rank.process.returncode)}")
+            self._shown.say(f"rank {rank.number} {_ended(rank.process.returncode)}")
             if rank.number:  # of process 0 all was shown
-                _say(err, _end_of(rank))
+                self._shown.say(_end_of(rank))
         code = failed[0].process.returncode
         return code if code > 0 else 128 - code
 
@@ -191,12 +210,17 @@ class _Watch:
         signals = len(self._caught)
         end_s = monotonic() + limit_s
         while any(rank.process.poll() is None for rank in self._ranks):
-            self._show()
+            self._shown.update()
             if monotonic() > end_s or len(self._caught) > signals:
                 return
             sleep(_POLL_S)
 
     def _check_arrivals(self) -> None:
+        """Whether all came in time, counted from the first.
+
+        Raises:
+          JobError: if not.
+        """
         if self._all_came:
             return
         missing = [rank for rank in self._ranks if not self._job.arrival(rank.number).exists()]
@@ -206,10 +230,12 @@ class _Watch:
 
         self._first_s = self._first_s or monotonic()
         if missing and monotonic() - self._first_s > self._job.timeout_s:
+            for rank in missing:
+                self._shown.say(_end_of(rank))
             numbers = ", ".join(str(rank.number) for rank in missing)
             raise JobError(
-                f"rank {numbers} did not come within {self._job.timeout_s:g} s: the others wait in "
-                f"autopar.distributed.init(), which it did not reach. {_end_of(missing[0])}"
+                f"rank {numbers} did not come within {self._job.timeout_s:g} s: it has not reached "
+                f"autopar.distributed.init(), in which the others wait"
             )
 
 
@@ -276,7 +302,7 @@ def _free_port(wanted: int | None) -> int:
 
 
 @contextmanager
-def _signals() -> Iterator[list[int]]:
+def _signals() -> Generator[list[int]]:
     """The signals that come in the meantime, in order; this process does not end by them."""
     caught: list[int] = []
 
@@ -291,21 +317,7 @@ def _signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-# What is shown --------------------------------------------------------------------------------------------------------
-
-
-def _show(files: Sequence[BinaryIO], streams: Sequence[BinaryIO]) -> None:
-    """What was added to `files` since the last call, each to its stream."""
-    for file, stream in zip(files, streams, strict=True):
-        added = file.read()
-        if added:
-            stream.write(added)
-            stream.flush()
-
-
-def _say(err: BinaryIO, text: str) -> None:
-    err.write(f"autopar launch: {text}\n".encode())
-    err.flush()
+# How one ended --------------------------------------------------------------------------------------------------------
 
 
 def _ended(code: int) -> str:

@@ -1,4 +1,4 @@
-"""This process among those of the job: joined by `jax.distributed`, numbered, and gone at once if it fails."""
+"""The processes of a job: joined by `jax.distributed`, numbered, and gone at once if they fail."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from pathlib import Path
 from time import sleep
 from types import TracebackType
 
-import jax
-
 from autopar._compat import detects_cluster, untyped_jax
 from autopar.distributed.variables import ARRIVAL, COORDINATOR, COUNT, NUMBER
 from autopar.errors import InvalidOption, JobError
@@ -17,6 +15,7 @@ from autopar.errors import InvalidOption, JobError
 # What JAX raises mostly says that another process is gone: that one is to be the first that fails.
 _BLAMING_OTHERS_S = 1.0
 _FOREVER_S = 7 * 24 * 3600
+_RUNTIME_ERROR: type[Exception] = untyped_jax.errors.JaxRuntimeError
 
 
 def init(
@@ -114,7 +113,7 @@ def _join(address: str | None, count: int | None, number: int | None, *, limit_s
             cluster_detection_method=None if address is None else "deactivate",
             initialization_timeout=int(limit_s),
         )
-    except jax.errors.JaxRuntimeError as error:
+    except _RUNTIME_ERROR as error:
         raise JobError(
             f"init: process 0 cannot listen at {address or 'the port that JAX chose'} ({error}). Choose another port: "
             f"`autopar launch --port`, or JAX_COORDINATOR_PORT where JAX finds the processes by itself"
@@ -135,7 +134,7 @@ def _end_at_once_if_failing() -> None:
             return
         sys.stdout.flush()
         sys.stderr.flush()
-        if isinstance(error, jax.errors.JaxRuntimeError):
+        if isinstance(error, _RUNTIME_ERROR):
             sleep(_BLAMING_OTHERS_S)
         os._exit(130 if isinstance(error, KeyboardInterrupt) else 1)
 

@@ -75,7 +75,9 @@ def read(number: int) -> list[bool]:
     whole = Read(["ä", "b"], {"w": jnp.array([-0.0, jnp.nan, 1e-45])}, jax.random.key(3))
     large = np.arange(3 * 2**17, dtype=np.uint8)
     got = distributed.broadcast((whole, large) if number == 1 else None, source=1)
-    bits = [np.asarray(w).view(np.uint32).tolist() for w in (got[0].weights["w"], whole.weights["w"])]
+    bits = [
+        np.asarray(w).view(np.uint32).tolist() for w in (got[0].weights["w"], whole.weights["w"])
+    ]
     own = (
         isinstance(got[0], Read)
         and got[0].words == whole.words

@@ -243,18 +243,9 @@ def launch(
         from autopar.distributed.launch import launch as run
 
         given = tuple(arguments or ())
-        job = Job(
-            script,
-            given,
-            processes,
-            devices_per_process,
-            log_dir,
-            port,
-            timeout,
-            grace,
-        )
-
+        job = Job(script, given, processes, devices_per_process, log_dir, port, timeout, grace)
         code = run(job, sys.stdout.buffer, sys.stderr.buffer)
+
     raise typer.Exit(code)
 
 

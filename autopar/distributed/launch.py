@@ -84,6 +84,7 @@ class Job:
             ARRIVAL: str(self.arrival(number).absolute()),
             "PYTHONUNBUFFERED": "1",
         }
+
         count = self.devices_per_process
         if count is not None:
             own = range(number * count, (number + 1) * count)
@@ -247,6 +248,7 @@ def _started(job: Job, number: int, port: int) -> _Rank:
     folder.mkdir(parents=True, exist_ok=True)
     job.arrival(number).unlink(missing_ok=True)
     command = [sys.executable, str(job.script), *job.arguments]
+
     with (folder / STDOUT).open("wb") as out, (folder / STDERR).open("wb") as err:
         process = subprocess.Popen(
             command,

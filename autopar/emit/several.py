@@ -135,6 +135,7 @@ def sent(text: bytes, source: int, devices: Sequence[Any]) -> bytes:
     )
     size = min(_PIECE_BYTES, 1 << max(length - 1, 0).bit_length())
     first = [device.process_index for device in gather.devices].index(source)
+
     found: list[bytes] = []
     for start in range(0, length, size):
         piece = np.frombuffer(text[start : start + size].ljust(size, b"\0"), np.uint8)

@@ -15,6 +15,7 @@ from autopar.errors import InvalidOption, JobError
 # What JAX raises mostly says that another process is gone: that one is to be the first that fails.
 _BLAMING_OTHERS_S = 1.0
 _FOREVER_S = 7 * 24 * 3600
+_MPI_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 _RUNTIME_ERROR: type[Exception] = untyped_jax.errors.JaxRuntimeError
 
 
@@ -42,13 +43,15 @@ def init(
 
     Raises:
       InvalidOption: if one of the three is missing or is no number.
-      JobError: if JAX was used before, or process 0 cannot listen at the port.
+      JobError: if JAX was used before, process 0 cannot listen at the port, or an MPI started several processes that
+        JAX does not find.
     """
     if untyped_jax.distributed.is_initialized():
         return
 
     told = _told(coordinator_address, num_processes, process_id)
     if told is None and not detects_cluster():
+        _check_alone()
         return
 
     arrival = os.environ.get(ARRIVAL)
@@ -94,6 +97,21 @@ def _told(address: str | None, count: int | None, number: int | None) -> Told | 
         )
 
     return str(given[COORDINATOR]), _number(COUNT, given[COUNT]), _number(NUMBER, given[NUMBER])
+
+
+def _check_alone() -> None:
+    """Whether nothing says that there are others: JAX knows Open MPI 4, not 5, nor MPICH.
+
+    Raises:
+      JobError: if a launcher of MPI does: each process would train by itself.
+    """
+    for size in _MPI_SIZES:
+        count = os.environ.get(size, "1")
+        if count != "1":
+            raise JobError(
+                f"init: {size} says that there are {count} processes, and JAX does not find them by itself. Set "
+                f"{COORDINATOR}, {COUNT} and {NUMBER} in each"
+            )
 
 
 def _number(name: str, value: object) -> int:

@@ -8,6 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,8 @@ import jax
 import numpy as np
 import pytest
 
-import autopar
 from autopar import distributed
-from autopar.errors import DifferentValues, InvalidOption
+from autopar.errors import DifferentValues, InvalidOption, JobError
 from tests.distributed.launched import ROOT, Ended, launched
 
 JOB = ROOT / "tests" / "distributed" / "job.py"
@@ -116,9 +116,19 @@ def test_half_of_what_is_needed_is_refused(
         distributed.init()
 
 
+def test_processes_that_jax_does_not_find_do_not_train_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PMI_SIZE", "1")
+    distributed.init()
+    monkeypatch.setenv("PMI_SIZE", "4")
+    with pytest.raises(JobError, match=r"PMI_SIZE says that there are 4 processes"):
+        distributed.init()
+
+
 def test_too_late_is_refused() -> None:
     assert len(jax.devices()) == 8  # JAX is in use
-    with pytest.raises(autopar.errors.JobError, match=r"must be called before"):
+    with pytest.raises(JobError, match=r"must be called before"):
         distributed.init("127.0.0.1:1", 2, 0)
 
 
@@ -168,3 +178,20 @@ def test_open_mpi_starts_the_same_script(tmp_path: Path) -> None:
     assert done.code == 0, done.err
     said = [line for line in done.out.splitlines() if line.startswith("rank")]
     assert sorted(said) == ["rank 0 of 2, 2 devices", "rank 1 of 2, 2 devices"]
+
+
+def test_variables_start_the_same_script(tmp_path: Path) -> None:
+    """As on hosts that nothing joins, or in pods: each process is told by hand."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    script = tmp_path / "train.py"
+    script.write_text(JOINING)
+    told = [
+        {"JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": str(n)}
+        for n in range(2)
+    ]
+    with ThreadPoolExecutor() as pool:
+        done = list(pool.map(lambda one: run(sys.executable, str(script), **one), told))
+    assert [one.code for one in done] == [0, 0], [one.err for one in done]
+    assert [f"rank {n} of 2, 2 devices" in one.out for n, one in enumerate(done)] == [True, True]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Generator, Sequence
@@ -15,6 +14,7 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import BinaryIO
 
+from autopar.distributed.ports import usable_port
 from autopar.distributed.variables import (
     ACCELERATORS,
     ARRIVAL,
@@ -105,7 +105,7 @@ def launch(job: Job, out: BinaryIO, err: BinaryIO) -> int:
     Raises:
       JobError: if the port is in use, or a process does not come: names it.
     """
-    port = _free_port(job.port)
+    port = usable_port(LOOPBACK, job.port or 0)
     with _signals() as caught, ExitStack() as leaving:
         ranks: list[_Rank] = []
         leaving.callback(_killed, ranks)
@@ -282,25 +282,6 @@ def _killed(ranks: Sequence[_Rank]) -> None:
         rank.send(signal.SIGKILL)
     for rank in ranks:
         rank.process.wait()
-
-
-def _free_port(wanted: int | None) -> int:
-    """`wanted`, or one that is free.
-
-    Raises:
-      JobError: if it is in use.
-    """
-    with socket.socket() as listening:
-        # as the coordinator does: a port that a job had a moment ago is free
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listening.bind((LOOPBACK, wanted or 0))
-        except OSError as error:
-            raise JobError(
-                f"process 0 cannot listen at port {wanted} ({error.strerror}): name another by --port, or leave it "
-                f"out and a free one is taken"
-            ) from error
-        return listening.getsockname()[1]
 
 
 @contextmanager

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 from time import sleep
 from types import TracebackType
 
 from autopar._compat import detects_cluster, untyped_jax
-from autopar.distributed.variables import ARRIVAL, COORDINATOR, COUNT, NUMBER
+from autopar.distributed.ports import usable_port
+from autopar.distributed.variables import ARRIVAL, BIND, COORDINATOR, COUNT, NUMBER
 from autopar.errors import InvalidOption, JobError
 
 # What JAX raises mostly says that another process is gone: that one is to be the first that fails.
@@ -96,7 +98,10 @@ def _told(address: str | None, count: int | None, number: int | None) -> Told | 
             f"{COORDINATOR}, {COUNT} and {NUMBER}, all three in every process"
         )
 
-    return str(given[COORDINATOR]), _number(COUNT, given[COUNT]), _number(NUMBER, given[NUMBER])
+    where = str(given[COORDINATOR])
+    if not re.fullmatch(r".+:\d+", where):
+        raise InvalidOption(f"init: {COORDINATOR} is {where!r}: expected HOST:PORT")
+    return where, _number(COUNT, given[COUNT]), _number(NUMBER, given[NUMBER])
 
 
 def _check_alone() -> None:
@@ -123,6 +128,9 @@ def _number(name: str, value: object) -> int:
 
 def _join(address: str | None, count: int | None, number: int | None, *, limit_s: float) -> None:
     """`jax.distributed.initialize`; its own detection only where nothing is said."""
+    if address is not None and number == 0:
+        _check_port(address)
+
     try:
         untyped_jax.distributed.initialize(
             address,
@@ -133,13 +141,18 @@ def _join(address: str | None, count: int | None, number: int | None, *, limit_s
         )
     except _RUNTIME_ERROR as error:
         raise JobError(
-            f"init: process 0 cannot listen at {address or 'the port that JAX chose'} ({error}). Choose another port: "
-            f"`autopar launch --port`, or JAX_COORDINATOR_PORT where JAX finds the processes by itself"
+            f"init: JAX cannot start ({error}). Where its port is in use, JAX_COORDINATOR_PORT names another"
         ) from error
     except ValueError as error:
         raise InvalidOption(f"init: {error}") from error
     except RuntimeError as error:
         raise JobError(f"init: {error}") from error
+
+
+def _check_port(address: str) -> None:
+    """Whether this process, number 0, can listen where the others look for it: at all its addresses unless told."""
+    host, _, port = os.environ.get(BIND, f":{address.rpartition(':')[2]}").rpartition(":")
+    usable_port("" if ":" in host else host, _number(COORDINATOR, port))
 
 
 def _end_at_once_if_failing() -> None:

@@ -151,7 +151,10 @@ def test_a_port_in_use_is_named(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         done = launched(tmp_path, "", "-n", 2, "--port", port)
     assert done.code == 2
-    assert f"JobError: process 0 cannot listen at port {port} (Address already in use)" in done.err
+    assert (
+        f"JobError: process 0 cannot listen at 127.0.0.1:{port} (Address already in use)"
+        in done.err
+    )
     assert not (tmp_path / "log_output").exists()
 
 

@@ -105,6 +105,10 @@ def test_copies_on_devices_of_one_process_are_compared() -> None:
             },
             "JAX_NUM_PROCESSES is 'two': expected a whole number",
         ),
+        (
+            {"JAX_COORDINATOR_ADDRESS": "a", "JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "0"},
+            "JAX_COORDINATOR_ADDRESS is 'a': expected HOST:PORT",
+        ),
     ],
 )
 def test_half_of_what_is_needed_is_refused(
@@ -129,7 +133,7 @@ def test_processes_that_jax_does_not_find_do_not_train_alone(
 def test_too_late_is_refused() -> None:
     assert len(jax.devices()) == 8  # JAX is in use
     with pytest.raises(JobError, match=r"must be called before"):
-        distributed.init("127.0.0.1:1", 2, 0)
+        distributed.init("127.0.0.1:1", 2, 1)
 
 
 def run(*command: str, **variables: str) -> Ended:
@@ -149,11 +153,11 @@ def test_a_port_that_process_0_cannot_have_is_named() -> None:
     with socket.socket(socket.AF_INET6) as taken:
         taken.bind(("::", 0))
         taken.listen()
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
-        code = f"from autopar import distributed; distributed.init({address!r}, 2, 0)"
+        port = taken.getsockname()[1]
+        code = f"from autopar import distributed; distributed.init('127.0.0.1:{port}', 2, 0)"
         done = run(sys.executable, "-c", code)
     assert done.code == 1
-    assert f"JobError: init: process 0 cannot listen at {address}" in done.err
+    assert f"JobError: process 0 cannot listen at :{port} (Address already in use)" in done.err
 
 
 def test_a_process_that_fails_ends_without_waiting_for_the_others(tmp_path: Path) -> None:

@@ -18,7 +18,8 @@ def usable_port(host: str, port: int) -> int:
         with socket.create_server((host, port)) as listening:
             return listening.getsockname()[1]
     except OSError as error:
+        reason = os.strerror(error.errno or 0)
         raise JobError(
-            f"process 0 cannot listen at {host}:{port} ({os.strerror(error.errno or 0)}): name another port. `autopar launch` takes a "
-            f"free one where none is named"
+            f"process 0 cannot listen at {host}:{port} ({reason}): name another port. `autopar launch` takes a free "
+            f"one where none is named"
         ) from error

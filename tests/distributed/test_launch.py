@@ -31,6 +31,7 @@ signal.signal(signal.SIGTERM, save)
 {WAITING}
 """
 DEAF = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n{WAITING}"
+AFTER_RANK_0 = "while number == 1 and not Path('pid.0').exists(): time.sleep(0.01)\n"
 has_proc = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 
 
@@ -65,16 +66,16 @@ def test_each_process_is_told_who_it_is(tmp_path: Path) -> None:
 
 @has_proc
 def test_all_stop_when_one_fails(tmp_path: Path) -> None:
-    script = f"{NUMBER}if number == 1: print('lost', file=sys.stderr); sys.exit(7)\n{WAITING}"
+    script = f"{NUMBER}{AFTER_RANK_0}if number == 1: print('lost', file=sys.stderr); sys.exit(7)\n{WAITING}"
     done = launched(tmp_path, script, "-n", 2)
     assert done.code == 7
     assert "rank 1 ended with exit code 7" in done.err
     assert "log_output/rank.1/stderr:\nlost\n" in done.err
-    assert not any(is_running(int(file.read_text())) for file in tmp_path.glob("pid.*"))
+    assert not any(map(is_running, pids(tmp_path, 1)))
 
 
 def test_a_signal_that_ends_a_process_is_named(tmp_path: Path) -> None:
-    script = f"{NUMBER}print('here', flush=True); os.kill(os.getpid(), 9 * number) or time.sleep(100 * (1 - number))"
+    script = f"{NUMBER}print('here', flush=True)\n{AFTER_RANK_0}if number == 1: os.kill(os.getpid(), 9)\n{WAITING}"
     done = launched(tmp_path, script, "-n", 2)
     assert done.code == 128 + signal.SIGKILL
     assert "rank 1 was ended by SIGKILL" in done.err

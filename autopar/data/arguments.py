@@ -133,19 +133,20 @@ def plan_of(planned: Compiled | Plan, names: Sequence[str]) -> Plan:
     if isinstance(planned, Plan):
         return planned
 
-    made = planned.made
-    if not made:
-        raise SignatureMismatch(
-            f"loader: {getattr(planned, '__name__', 'the function')} was not planned yet, so where {', '.join(names)} "
-            f"lies is not known. Ask for its plan before: step.plan(...), with jax.ShapeDtypeStructs"
-        )
-    if len(made) > 1:
-        raise SignatureMismatch(
-            f"loader: {len(made)} plans were made, for different shapes: pass the one that batches are for, from "
-            f"step.plan(...)"
-        )
-    (plan,) = made
-    return plan
+    match planned.made:
+        case (plan,):
+            return plan
+        case ():
+            raise SignatureMismatch(
+                f"loader: {getattr(planned, '__name__', 'the function')} was not planned yet, so where "
+                f"{', '.join(names)} lies is not known. Ask for its plan before: step.plan(...), with "
+                f"jax.ShapeDtypeStructs"
+            )
+        case several:
+            raise SignatureMismatch(
+                f"loader: {len(several)} plans were made, for different shapes: pass the one that batches are for, "
+                f"from step.plan(...)"
+            )
 
 
 def _rows_here(shape: tuple[int, ...], sharding: Any) -> tuple[int, ...]:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from math import inf
 from time import perf_counter
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from autopar.api.compiled import Compiled
 from autopar.api.plan import Plan
 from autopar.data.arguments import Arguments, plan_of
 from autopar.data.order import AtEnd, Order
 from autopar.data.reading import Reading
+from autopar.data.tuning import FIRST, Limits, Tuner
 from autopar.data.waits import Waits
 from autopar.emit.several import gathered, spans_processes
 from autopar.errors import DataError, DifferentValues, InvalidOption, MissingExtra
+
+if TYPE_CHECKING:
+    from autopar.data.pipeline import Batches
 
 
 def loader(
@@ -59,17 +63,19 @@ def loader(
       MissingExtra: grain is not installed.
     """
     try:
-        from autopar.data.pipeline import Stream  # late: grain is an extra
+        from autopar.data import pipeline  # late: grain is an extra
     except ModuleNotFoundError as error:
         raise MissingExtra(
             f"autopar.data reads by {error.name}, which is not installed: pip install 'autopar[train]'"
         ) from error
 
     _check_options(epochs, at_end, depth, seed)
+    pipeline.check_workers(reading or FIRST)
     plan = plan_of(planned, names)
     arguments = Arguments.of(plan, names)
-    stream = Stream.of(
-        source, shuffle=shuffle, seed=seed, transforms=transforms, element=arguments.element()
+    element = arguments.element()
+    stream = pipeline.Stream.of(
+        source, shuffle=shuffle, seed=seed, transforms=transforms, element=element
     )
 
     if stream.rows < arguments.batch:
@@ -79,10 +85,10 @@ def loader(
         )
 
     order = Order(stream.rows, arguments.batch, epochs, at_end)
-    _check_alike(f"{order}, shuffle={shuffle}, seed={seed}, depth={depth}", plan)
-    stream.elements[0]  # one that differs from the arguments is told of before anything runs
-    opened = _Opener(stream, order, arguments, depth)
-    return Loader(arguments.names, order, Shuffled(shuffle, seed), opened, reading or Reading())
+    _check_alike(f"{order}, shuffle={shuffle}, seed={seed}", plan)
+    batches = pipeline.Batches(stream, order, arguments.rows, arguments.placed, depth)
+    batches.check()
+    return Loader(arguments.names, batches, Shuffled(shuffle, seed), reading)
 
 
 @dataclass(frozen=True)
@@ -93,43 +99,24 @@ class Shuffled:
     seed: int
 
 
-@dataclass(frozen=True)
-class _Opener:
-    """Opens iterators over the batches from a position on."""
-
-    stream: Any
-    order: Order
-    arguments: Arguments
-    depth: int
-
-    def __call__(self, position: int, reading: Reading) -> Any:
-        rows = self.arguments.rows
-        return self.stream.batches(
-            self.order, position, rows, reading, self.arguments.placed, self.depth
-        )
-
-
 class Loader:
     """An iterator over batches, each a tuple of the arguments `names`, as global arrays; made by `loader`.
 
-    It has a position, which `get_state` tells and `set_state` changes. To be closed at the end, or used in a `with`:
-    threads and processes may be making batches ahead.
+    It has a position, which `get_state` tells and `set_state` changes; `waits` are those of its loop so far, `reading`
+    is how batches are made. To be closed at the end, or used in a `with`: threads and processes may be making some
+    ahead.
     """
 
     def __init__(
-        self,
-        names: tuple[str, ...],
-        order: Order,
-        shuffled: Shuffled,
-        opened: Callable[[int, Reading], Any],
-        reading: Reading,
+        self, names: tuple[str, ...], batches: Batches, shuffled: Shuffled, reading: Reading | None
     ) -> None:
         self.names = names
-        self.reading = reading
+        self.reading = reading or FIRST
         self.waits = Waits()
-        self._order = order
+        self._batches = batches
+        self._order = batches.order
         self._shuffled = shuffled
-        self._opened = opened
+        self._tuner = Tuner(self._limits, batches.depth) if reading is None else None
         self._position = 0
         self._iterator: Any = None
         self._given_at: float | None = None
@@ -140,7 +127,7 @@ class Loader:
     def __next__(self) -> tuple[Any, ...]:
         asked_at = perf_counter()
         if self._iterator is None:
-            self._iterator = self._opened(self._position, self.reading)
+            self._iterator = self._batches.opened(self._position, self.reading)
 
         try:
             batch = next(self._iterator)
@@ -220,8 +207,16 @@ class Loader:
 
     def _count(self, asked_at: float, given_at: float) -> None:
         busy_s = 0.0 if self._given_at is None else asked_at - self._given_at
+        step = Waits(1, given_at - asked_at, busy_s)
         self._given_at = given_at
-        self.waits = self.waits + Waits(1, given_at - asked_at, busy_s)
+        self.waits = self.waits + step
+
+        if self._tuner is not None and self._tuner.sees(step):
+            self.close()
+            self.reading = self._tuner.reading
+
+    def _limits(self) -> Limits:
+        return self._batches.limits(self._position)
 
 
 def _check_options(epochs: object, at_end: str, depth: object, seed: object) -> None:

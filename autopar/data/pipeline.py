@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import ast
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from types import ModuleType
+from typing import Any, cast
 
 import grain
 
 from autopar.data.order import Order
 from autopar.data.reading import Reading
 from autopar.data.source import Element
-from autopar.errors import DataError
+from autopar.data.tuning import Limits
+from autopar.errors import DataError, InvalidOption
 
 untyped_grain: Any = grain  # its annotations are partial
+_experimental = untyped_grain.experimental
 _transforms = untyped_grain.transforms
 _MAPS = (_transforms.Map, _transforms.RandomMap, _transforms.MapWithIndex)
+
+_ENDLESS = 2**40
+"""As many batches stand for no end; grain counts rows in 64 bits, and batches by floating point."""
+_MEMORY_MB = 1024
+"""What batches that wait on the host may take of its memory, where the reading is tuned."""
+_MOST_AHEAD = 64
 
 
 @dataclass(frozen=True)
@@ -50,33 +61,93 @@ class Stream:
             data = _applied(data, transform)
         return cls(rows, data.map(element.arrays))
 
-    def batches(
-        self,
-        order: Order,
-        position: int,
-        rows: Sequence[int],
-        reading: Reading,
-        placed: Callable[[Any], Any],
-        depth: int,
-    ) -> Any:
-        """An iterator over batches from a position on: `rows` of each, made as `reading` says and then `placed`.
 
-        Up to `depth` placed ones are ready, made by a thread; 0: placed when asked for.
+@dataclass(frozen=True)
+class Batches:
+    """The batches of a stream in their order: `rows` of each, those of this process, then `placed` on its devices.
+
+    Placed ones are made ahead by a thread, `depth` of them; 0: when they are asked for.
+    """
+
+    stream: Stream
+    order: Order
+    rows: tuple[int, ...]
+    placed: Callable[[Any], Any]
+    depth: int
+
+    def check(self) -> None:
+        """Reads one element, so that one that differs from the arguments is told of before anything runs.
+
+        Raises:
+          DataError: it differs, or the source drops rows.
         """
-        own: Any = _OwnRows(self.elements, order, position, tuple(rows))
+        self._made(0)
+        self.stream.elements[0]
+
+    def opened(self, position: int, reading: Reading) -> Any:
+        """An iterator over placed batches from a position on, made as `reading` says."""
         ahead = reading.buffer if reading.threads else 0
-        made = own.batch(len(rows)).to_iter_dataset(
+        batches = self._made(position).to_iter_dataset(
             read_options=untyped_grain.ReadOptions(reading.threads, ahead)
         )
         if reading.workers:
-            made = made.mp_prefetch(
+            batches = batches.mp_prefetch(
                 untyped_grain.MultiprocessingOptions(reading.workers, reading.buffer)
             )
 
-        there = made.map(placed)
-        return iter(
-            untyped_grain.experimental.ThreadPrefetchIterDataset(there, prefetch_buffer_size=depth)
+        there = batches.map(self.placed)
+        return iter(_experimental.ThreadPrefetchIterDataset(there, prefetch_buffer_size=self.depth))
+
+    def limits(self, position: int) -> Limits:
+        """The workers that the machine has cores for, and the batches that memory has room for, as grain chooses."""
+        batch = self._made(position)[0]
+        chosen = _experimental.pick_performance_config(
+            untyped_grain.MapDataset.source([batch]).to_iter_dataset(),
+            ram_budget_mb=_MEMORY_MB,
+            max_workers=None if is_guarded(sys.modules["__main__"]) else 0,
+            max_buffer_size=_MOST_AHEAD,
+            samples_to_check=1,
         )
+        workers = chosen.multiprocessing_options.num_workers
+        return Limits(workers, max(1, chosen.read_options.prefetch_buffer_size))
+
+    def _made(self, position: int) -> Any:
+        own: Any = _OwnRows(self.stream.elements, self.order, position, self.rows)
+        try:
+            return own.batch(len(self.rows))
+        except ValueError as error:  # what grain says of a filter before a batch
+            raise DataError(
+                f"loader: the source drops or adds rows, which would change those of later batches ({error}). Pass a "
+                f"source of what is left"
+            ) from error
+
+
+def check_workers(reading: Reading) -> None:
+    """Whether the workers of `reading` can be started.
+
+    Raises:
+      InvalidOption: the script that runs would run in each of them too.
+    """
+    script = sys.modules["__main__"]
+    if reading.workers and not is_guarded(script):
+        raise InvalidOption(
+            f"loader: each of {reading.workers} workers imports {script.__file__}, and would run it. Put what it does "
+            f"under `if __name__ == '__main__':`, or read without workers"
+        )
+
+
+def is_guarded(script: ModuleType) -> bool:
+    """Whether processes can be started that import the script that runs: it asks for `__name__` before it acts.
+
+    Prompts and notebooks have no file, and are not imported.
+    """
+    path = getattr(script, "__file__", None)
+    if path is None:
+        return True
+    if not Path(path).is_file():
+        return False
+    body = ast.parse(Path(path).read_bytes()).body
+    return any(isinstance(one, ast.If) and "__name__" in ast.unparse(one.test) for one in body)
 
 
 class _OwnRows(untyped_grain.MapDataset):
@@ -90,14 +161,21 @@ class _OwnRows(untyped_grain.MapDataset):
 
     def __len__(self) -> int:
         batches = self._order.batches(self._position)
-        most = sys.maxsize // len(self._rows)
-        return (most if batches is None else batches) * len(self._rows)
+        return (_ENDLESS if batches is None else batches) * len(self._rows)
 
     def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
+        if type(index) is slice:
             return self.slice(index)
-        batch, row = divmod(index, len(self._rows))
-        return self.parents[0][self._order.start(self._position, batch) + self._rows[row]]
+        batch: int = index // len(self._rows)
+        row: int = index % len(self._rows)
+        position = self._order.start(self._position, batch) + self._rows[row]
+        (stream,) = cast("tuple[Any, ...]", self.parents)
+        element = stream[position]
+        if element is None:
+            raise DataError(
+                f"loader: element {position % self._order.rows} of the source is None: every row has to be there"
+            )
+        return element
 
 
 def _dataset(source: object) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from jax.sharding import PartitionSpec as P
 import autopar
 from autopar.data import Loader, Reading, Rows, loader
 from benchmarks import hosts
+from cost_models import load_cluster, replace_link
 from tests.quick_compile import QUICK, compiled_by
 
 CLUSTER = "2x2xcpu-1gbit"
@@ -67,52 +69,59 @@ def whole(array: Any) -> Any:
     return np.asarray(jax.jit(lambda x: x, out_shardings=everywhere)(array)).tolist()
 
 
-def read(name: str, devices: Any, **options: Any) -> dict[str, Any]:
-    """Of two batches: the labels in order, the images' first column, the rows read here, and the sum of the step."""
+def read(name: str, devices: Any) -> dict[str, Any]:
+    """Of two batches: the labels in order, the images' first column, and the rows that were read here."""
     made, source = plan(name, devices), Seen()
-    given = loader(
-        source,
-        made,
-        "images",
-        "labels",
-        shuffle=True,
-        seed=3,
-        reading=Reading(threads=0),
-        depth=0,
-        **options,
-    )
+    reading = Reading(threads=0)
+    options: Any = {"shuffle": True, "seed": 3, "reading": reading, "depth": 0}
+    given = loader(source, made, "images", "labels", **options)
     source.read.clear()  # the one that the loader looks at first
     batches = [next(given) for _ in range(2)]
-    run, w = made.compile(), jnp.ones((4, 2))
     assert batches[0][0].sharding == made.in_shardings()[1]
     return {
         "labels": [whole(labels) for _, labels in batches],
         "images": [[row[0] for row in whole(images)] for images, _ in batches],
         "read": source.read,
-        "sums": [float(run(w, *batch)) for batch in batches],
         "state": given.get_state(),
     }
 
 
+def summed(devices: Any) -> list[float]:
+    """What the step makes of three batches that go round the end of the source."""
+    made = plan("interleaved", devices)
+    run, w = made.compile(), jnp.ones((4, 2))
+    with loader(Seen(), made, "images", "labels", epochs=1) as given:
+        return [float(run(w, *batch)) for batch in given]
+
+
 def uneven(devices: Any) -> dict[str, Any]:
-    """A batch of 6 rows more than divide by the devices, which is padded within the program."""
-    rows, width = 30, 64
+    """Batches of 30 rows on four devices: padded within the program, as all its dims are."""
+    rows, width = 30, 15
 
     def loss(w: Any, x: Any) -> Any:
         return jnp.sum(jnp.tanh(jnp.tanh(x @ w) @ w.T))
 
     x = np.linspace(-1, 1, 100 * width, dtype=np.float32).reshape(100, width)
-    w = np.full((width, 1024), 0.01, np.float32)
-    shape = jax.ShapeDtypeStruct((rows, width), jnp.float32)
-    run = autopar.compile(loss, cluster=CLUSTER, devices=devices, mesh={"p": 2, "q": 2})
-    made = run.plan(w, shape)
-    with loader(x, made, "x", shuffle=True, seed=1) as given:
+    w = np.linspace(-0.1, 0.2, width * 1023, dtype=np.float32).reshape(width, 1023)
+    run = autopar.compile(loss, cluster=without_latency(), devices=devices, mesh={"p": 4})
+    made = run.plan(w, jax.ShapeDtypeStruct((rows, width), jnp.float32))
+    assert dict(made.bound.traced.graph.padding)[rows] == 32
+    with loader(x, run, "x", shuffle=True, seed=1) as given:
         batches = [next(given) for _ in range(3)]
-        return {
-            "sums": [float(run(w, *batch)) for batch in batches],
-            "expected": [float(loss(w, np.asarray(whole(batch[0])))) for batch in batches],
-            "first": [row[0] for row in whole(batches[2][0])],
-        }
+
+    return {
+        "sums": [float(run(w, *batch)) for batch in batches],
+        "expected": [float(loss(w, np.asarray(whole(batch[0])))) for batch in batches],
+        "first": [row[0] for row in whole(batches[2][0])],
+    }
+
+
+def without_latency() -> autopar.Cluster:
+    """CLUSTER where splitting always pays."""
+    cluster = load_cluster(CLUSTER)
+    for level in cluster.topology.levels:
+        cluster = replace_link(cluster, level.name, latency_s=0.0, bandwidth_bytes_per_s=1e12)
+    return replace(cluster, name="without latencies", device=replace(cluster.device, launch_s=0.0))
 
 
 def resumed(state: dict[str, Any], devices: Any) -> dict[str, Any]:
@@ -126,6 +135,7 @@ def resumed(state: dict[str, Any], devices: Any) -> dict[str, Any]:
 def everything(devices: Any) -> dict[str, Any]:
     """What is the same in all processes."""
     found: dict[str, Any] = {name: read(name, devices) for name in SPECS}
+    found["sums"] = summed(devices)
     found["uneven"] = uneven(devices)
     found["resumed"] = resumed(found["split"]["state"], devices)
     return found

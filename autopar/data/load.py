@@ -150,6 +150,11 @@ class Loader:
         return self._order.batches(self._position)
 
     @property
+    def is_tuned(self) -> bool:
+        """Whether `reading` stays as it is: it was given, or tuning has ended."""
+        return self._tuner is None or self._tuner.is_done
+
+    @property
     def epoch(self) -> float:
         """How often the source was read so far."""
         return self._position / self._order.rows

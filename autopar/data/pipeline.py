@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any, cast
 
 import grain
+from absl import flags
 
 from autopar.data.order import Order
 from autopar.data.reading import Reading
@@ -23,6 +24,8 @@ _experimental = untyped_grain.experimental
 _transforms = untyped_grain.transforms
 _MAPS = (_transforms.Map, _transforms.RandomMap, _transforms.MapWithIndex)
 
+untyped_flags: Any = flags.FLAGS
+_PROFILING = "grain_enable_multiprocess_worker_profiling"
 _ENDLESS = 2**40
 """As many batches stand for no end; grain counts rows in 64 bits, and batches by floating point."""
 _MEMORY_MB = 1024
@@ -91,6 +94,7 @@ class Batches:
             read_options=untyped_grain.ReadOptions(reading.threads, ahead)
         )
         if reading.workers:
+            _let_profiling_flag_be_read()
             batches = batches.mp_prefetch(
                 untyped_grain.MultiprocessingOptions(reading.workers, reading.buffer)
             )
@@ -134,6 +138,12 @@ def check_workers(reading: Reading) -> None:
             f"loader: each of {reading.workers} workers imports {script.__file__}, and would run it. Put what it does "
             f"under `if __name__ == '__main__':`, or read without workers"
         )
+
+
+def _let_profiling_flag_be_read() -> None:
+    """Grain 0.2.18 reads this flag of absl's in scripts too that parse none, where that fails (google/grain#1355)."""
+    if _PROFILING in untyped_flags:
+        untyped_flags[_PROFILING].present = True
 
 
 def is_guarded(script: ModuleType) -> bool:

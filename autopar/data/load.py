@@ -8,6 +8,7 @@ from math import inf
 from time import perf_counter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
+from weakref import finalize
 
 from autopar.api.compiled import Compiled
 from autopar.api.plan import Plan
@@ -118,7 +119,8 @@ class Loader:
         self._shuffled = shuffled
         self._tuner = Tuner(self._limits, batches.depth) if reading is None else None
         self._position = 0
-        self._iterator: Any = None
+        self._opened: list[Any] = []  # the iterator over batches, if there is one
+        finalize(self, _close, self._opened)  # as the process ends, while what closes it is there
         self._given_at: float | None = None
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
@@ -126,11 +128,13 @@ class Loader:
 
     def __next__(self) -> tuple[Any, ...]:
         asked_at = perf_counter()
-        if self._iterator is None:
-            self._iterator = self._batches.opened(self._position, self.reading)
+        if self.batches_left == 0:
+            raise StopIteration
+        if not self._opened:
+            self._opened.append(self._batches.opened(self._position, self.reading))
 
         try:
-            batch = next(self._iterator)
+            batch = next(self._opened[0])
         except BaseException:
             self.close()  # the next call begins where this one failed
             raise
@@ -193,11 +197,8 @@ class Loader:
 
     def close(self) -> None:
         """Ends the threads and processes that make batches; the next batch, if asked for, starts them anew."""
-        iterator = self._iterator
-        self._iterator = None
         self._given_at = None
-        if iterator is not None:
-            iterator.close()
+        _close(self._opened)
 
     def __enter__(self) -> Self:
         return self
@@ -222,6 +223,11 @@ class Loader:
 
     def _limits(self) -> Limits:
         return self._batches.limits(self._position)
+
+
+def _close(opened: list[Any]) -> None:
+    while opened:
+        opened.pop().close()
 
 
 def _check_options(epochs: object, at_end: str, depth: object, seed: object) -> None:

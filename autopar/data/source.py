@@ -113,7 +113,7 @@ class Element:
 
     def _is_by_name(self, element: Any) -> bool:
         """Whether an element holds arguments by name; the only one may be a dict itself."""
-        if not isinstance(element, Mapping):
+        if type(element) is not dict and not isinstance(element, Mapping):  # ABCs are slow to ask
             return False
         return len(self.names) > 1 or set(cast("Mapping[str, Any]", element)) == set(self.names)
 

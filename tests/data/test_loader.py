@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from collections.abc import Iterator
 from itertools import count
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -150,6 +152,31 @@ def script(path: str) -> ModuleType:
     made = ModuleType("__main__")
     made.__file__ = path
     return made
+
+
+LEFT_OPEN = """
+import jax, numpy as np
+if __name__ == "__main__":
+    jax.config.update("jax_num_cpu_devices", 8)
+    import autopar
+    plan = autopar.plan(lambda x: x.sum(), jax.ShapeDtypeStruct((8,), np.float32), cluster="cpu8")
+    reading = autopar.data.Reading(workers=1, threads=1)
+    batches = autopar.data.loader(np.arange(64, dtype=np.float32), plan, "x", reading=reading)
+    print(next(batches)[0].sum())
+"""
+
+
+@pytest.mark.slow
+def test_a_loader_that_is_left_open_ends_with_its_process(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(LEFT_OPEN)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(tmp_path / "train.py")],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "28.0\n", "")
 
 
 def test_a_loader_goes_on_where_another_stopped(plan: autopar.Plan) -> None:

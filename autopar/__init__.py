@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from autopar import distributed, operators
+    from autopar import data, distributed, operators
     from autopar.api.calibrate import Calibration, calibrate
     from autopar.api.compiled import Compiled, compile, plan
     from autopar.api.constraints import (
@@ -52,6 +52,7 @@ __all__ = [
     "calibrate",
     "compare",
     "compile",
+    "data",
     "data_parallel",
     "distributed",
     "forbid",
@@ -87,12 +88,12 @@ _HOMES = {
     "autopar.solve": "SolveOptions",
     "cost_models": "Cluster load_cluster",
 }
-_PACKAGES = ("distributed", "operators")
+_ROOMS = ("data", "distributed", "operators")
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:
-    if name in _PACKAGES:
+    if name in _ROOMS:
         return import_module(f"autopar.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'autopar' has no attribute {name!r}")

@@ -35,6 +35,14 @@ class JobError(AutoparError, RuntimeError):
     """Processes of a job that cannot be started, or do not find one another."""
 
 
+class DataError(AutoparError, ValueError):
+    """A source of data, its elements or a position in it that do not fit the arguments of a plan."""
+
+
+class MissingExtra(AutoparError, ImportError):
+    """A library of one of autopar's extras that is not installed."""
+
+
 class TraceError(AutoparError):
     """The function cannot be traced by JAX, or contains what a plan cannot hold."""
 

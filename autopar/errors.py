@@ -35,6 +35,10 @@ class TraceError(AutoparError):
     """The function cannot be traced by JAX, or contains what a plan cannot hold."""
 
 
+class BatchNotCut(AutoparError, ValueError):
+    """A step whose batch cannot be cut into micro-batches: something needs all examples at once."""
+
+
 class UnsupportedPrimitive(AutoparError):
     """An operator without a sharding rule, under `strict=True`."""
 

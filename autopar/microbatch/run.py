@@ -1,0 +1,170 @@
+"""Run: a step in rounds as a function of arrays, with one `lax.scan` over its micro-batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import jax
+import numpy as np
+
+from autopar._compat import pcast_varying, untyped_jax, varying_axes
+from autopar.core.placement import Kind, Placement
+from autopar.core.program import Compute, Instruction, Value
+from autopar.emit.local.localize import localize
+from autopar.emit.moves import neutral
+from autopar.emit.run import Env, Runner, read_value
+from autopar.emit.slicing import slice_at
+from autopar.microbatch.rounds import Rounds
+
+Array = jax.Array
+lax = untyped_jax.lax
+jnp = untyped_jax.numpy
+_COMBINE: dict[Kind, Callable[[Array, Array], Array]] = {
+    "sum": lax.add,
+    "max": lax.max,
+    "min": lax.min,
+}
+_NARROW = frozenset({"bfloat16", "float16"})
+
+
+def function_of(rounds: Rounds) -> Callable[..., tuple[Array, ...]]:
+    """The function of flat inputs that runs `rounds`."""
+    return _Loop(rounds).run
+
+
+@dataclass(frozen=True, eq=False)
+class _Loop:
+    """The three parts of a step, and the loop in the middle."""
+
+    rounds: Rounds
+
+    def run(self, *inputs: Array) -> tuple[Array, ...]:
+        """The flat results for these flat inputs."""
+        rounds = self.rounds
+        program = rounds.program
+        env: Env = dict(zip(program.inputs, inputs, strict=True))
+        self._runner.run(rounds.before, env, None)
+
+        slices = [self._cut(env[whole], part) for whole, part in rounds.sliced]
+        scanned = (jnp.arange(self._count, dtype=np.int32), slices)
+        (sums, kept), stacks = lax.scan(self._round_with(env), self._nothing_yet(), scanned)
+
+        for (_, whole), total in zip(rounds.combined, sums, strict=True):
+            env[whole] = total.astype(program.values[whole].tensor.dtype)
+        for (part, whole), stack in zip(rounds.stacked, stacks, strict=True):
+            env[whole] = self._joined(stack, part)
+        env.update(zip(rounds.kept, kept, strict=True))
+        self._runner.run(rounds.behind, env, None)
+
+        return tuple(read_value(program, env, value) for value in program.outputs)
+
+    def _round_with(self, env: Env) -> Callable[[Any, Any], tuple[Any, list[Array]]]:
+        """One round of the loop, which sees what `env` has of before."""
+        rounds = self.rounds
+        program = rounds.program
+
+        def one_round(carry: Any, scanned: Any) -> tuple[Any, list[Array]]:
+            sums, _ = carry
+            number, slices = scanned
+            inside = dict(env)
+            inside.update(zip((part for _, part in rounds.sliced), slices, strict=True))
+            replace(self._runner, number=number).run(rounds.loop, inside, None)
+            added = [
+                self._combined(total, read_value(program, inside, part), part)
+                for total, (part, _) in zip(sums, rounds.combined, strict=True)
+            ]
+            kept = [inside[value] for value in rounds.kept]
+            return (added, kept), [inside[part] for part, _ in rounds.stacked]
+
+        return one_round
+
+    def _combined(self, total: Array, part: Array, value: int) -> Array:
+        return _COMBINE[self.rounds.placement(value).kind](total, part.astype(total.dtype))
+
+    def _nothing_yet(self) -> tuple[list[Array], list[Array]]:
+        """What the loop begins with: sums of nothing, and anything in the place of what every round makes anew."""
+        sums = [self._start(part) for part, _ in self.rounds.combined]
+        values = self.rounds.program.values
+        kept = [
+            jnp.zeros(values[v].tensor.shape, values[v].tensor.dtype) for v in self.rounds.kept
+        ]
+        return sums, kept
+
+    def _start(self, part: int) -> Array:
+        """The neutral element for a part; halves are summed in float32, as products of matrices are."""
+        value = self.rounds.program.values[part]
+        dtype = np.dtype(value.tensor.dtype)
+        kind = value.placement.kind
+        wide = np.dtype(np.float32) if kind == "sum" and dtype.name in _NARROW else dtype
+        return jnp.full(value.tensor.shape, neutral(kind, wide), wide)
+
+    @property
+    def _count(self) -> int:
+        return self.rounds.program.mesh.size
+
+    def _cut(self, whole: Array, part: int) -> Array:
+        """All slices of a value, along a new first dim."""
+        dim = _split_dim(self.rounds.placement(part))
+        shape = whole.shape
+        size = shape[dim] // self._count
+        rows = whole.reshape(*shape[:dim], self._count, size, *shape[dim + 1 :])
+        return jnp.moveaxis(rows, dim, 0)
+
+    def _joined(self, stack: Array, part: int) -> Array:
+        """The value whose slices lie along the first dim: the inverse of `_cut`."""
+        dim = _split_dim(self.rounds.placement(part))
+        rows = jnp.moveaxis(stack, 0, dim)
+        shape = rows.shape
+        return rows.reshape(*shape[:dim], shape[dim] * shape[dim + 1], *shape[dim + 2 :])
+
+    @cached_property
+    def _runner(self) -> _RoundRunner:
+        """Runs instructions; to it no value varies over devices: rounds are none."""
+        program = self.rounds.program
+        last = {value: n for n, i in enumerate(program.instructions) for value in i.ins}
+        last |= dict.fromkeys(program.outputs, len(program.instructions))
+        plain = {
+            number: Value(number, value.tensor, Placement.replicated(value.tensor.ndim))
+            for number, value in program.values.items()
+        }
+        return _RoundRunner(replace(program, values=plain), last, self.rounds)
+
+
+@dataclass(frozen=True, eq=False)
+class _RoundRunner(Runner):
+    """Runs the instructions of one round, the `number`th."""
+
+    rounds: Rounds
+    number: Any = 0
+
+    def step(self, position: int, instruction: Instruction, env: Env) -> None:
+        """Runs one instruction with the values `env`."""
+        del position
+        values = [read_value(self.program, env, value) for value in instruction.ins]
+        if isinstance(instruction, Compute):
+            results = self._compute(instruction, values)
+        else:
+            results = [self._moved(instruction, values[0])]
+        env.update(zip(instruction.outs, results, strict=True))
+
+    def _compute(self, compute: Compute, values: Sequence[Array]) -> Sequence[Array]:
+        axes = frozenset[str]().union(*map(varying_axes, values))
+        operands = [pcast_varying(value, axes) for value in values]
+        mesh = self.program.mesh
+        return localize(compute.op, compute.strategy, mesh, lambda _axes: self.number)(*operands)
+
+    def _moved(self, move: Any, whole: Array) -> Array:
+        """The slice of a whole value; or all of it in the first round, and nothing in the others."""
+        if move.kind == "slice":
+            size = whole.shape[move.dim] // self.program.mesh.size
+            return slice_at(whole, self.number * size, size, move.dim)
+        kind = self.rounds.placement(move.outs[0]).kind
+        nothing = jnp.asarray(neutral(kind, whole.dtype), whole.dtype)
+        return jnp.where(self.number == 0, whole, nothing)
+
+
+def _split_dim(placement: Placement) -> int:
+    return next(dim for dim, axes in enumerate(placement.dims) if axes)

@@ -66,7 +66,8 @@ def accumulate(
         traced = trace(step, args, kwargs, static_argnums=static_argnums)
         arguments = read_arguments(step, args, kwargs, static_argnums)
         positions = _batch_positions(traced.graph, arguments, batch, micro_batches)
-        run = function_of(rounds_of(traced.graph, cut(traced.graph, positions, micro_batches)))
+        stage, slices = cut(traced.graph, positions, micro_batches)
+        run = function_of(rounds_of(traced.graph, stage, slices))
         return _called(run, traced, arguments.leaves(args, kwargs))
 
     update_wrapper(accumulated, step)

@@ -7,7 +7,7 @@ same in all rounds. What depends on combined values is late: it runs once, behin
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from math import prod
 from typing import Literal
@@ -24,29 +24,63 @@ from autopar.core.strategy import Strategy
 from autopar.errors import BatchNotCut
 from autopar.microbatch.sink import sunk
 from autopar.ops.rules.enumerate import enumerate_strategies
+from autopar.ops.rules.factor_rule import FactorRule
 from autopar.ops.traits import traits_of
 from autopar.search.resolve import no_rule, resolve
 
 AXIS = "micro_batch"
 """The mesh axis whose positions are micro-batches."""
+_NUMBERING = frozenset({"iota", "iota_2x32_shape"})
+"""Operators that number elements: they can number every nth."""
 Status = Literal["early", "loop", "late"]
 _CARRIES = frozenset({"carry_in", "carry_out", "cond_result"})
 
 
-def cut(graph: OpGraph, batch: Iterable[int], count: int) -> Stage:
+@dataclass(frozen=True)
+class Slices:
+    """How a batch of rows is cut.
+
+    Rows are numbered by (major, slice, minor): each of `count` slices has one run of rows (`majors` is 1), or every
+    `count`th row (`majors` is rows / count). The latter leaves rows on the devices that hold them.
+    """
+
+    count: int
+    majors: int = 1
+
+    @property
+    def rows(self) -> int | None:
+        """The rows of the whole batch, where these are one by one; None where it is no matter."""
+        return None if self.majors == 1 else self.majors * self.count
+
+
+def cut(graph: OpGraph, batch: Collection[int], count: int) -> tuple[Stage, Slices]:
     """How `graph` runs when the first dim of the inputs at positions `batch` is cut into `count` slices.
+
+    Every `count`th row goes into one slice, if all operators can be cut so.
 
     Raises:
       BatchNotCut: an operator needs more than one slice to give what the others read; the message names it.
     """
-    mesh = DeviceMesh(((AXIS, count),))
+    _refuse(graph)
+    rows = {graph.inputs[position].shape[0] for position in batch}
+    if len(rows) == 1:
+        interleaved = Slices(count, rows.pop() // count)
+        try:
+            return _cut(graph, batch, interleaved), interleaved
+        except BatchNotCut:  # the message of the other way says more
+            pass
+    return _cut(graph, batch, Slices(count)), Slices(count)
+
+
+def _cut(graph: OpGraph, batch: Collection[int], slices: Slices) -> Stage:
+    mesh = DeviceMesh(((AXIS, slices.count),))
     split = frozenset(graph.inputs[position].id for position in batch)
+    options = _Options(graph, mesh, slices)
     once: frozenset[int] = frozenset()
     entering: dict[int, Placement] = {}
-    _refuse(graph)
 
     while True:
-        attempt = _Cut(graph, mesh, split, once, dict(entering))
+        attempt = _Cut(graph, options, split, once, dict(entering))
         try:
             attempt.run()
         except _NeededEarly as need:
@@ -56,14 +90,48 @@ def cut(graph: OpGraph, batch: Iterable[int], count: int) -> Stage:
             break
         entering = attempt.entering
 
-    strategies = sunk(graph, tuple(attempt.strategies), attempt.movable, attempt.options)
     return Stage(
         mesh,
         tuple(Placement.replicated(tensor.ndim) for tensor in graph.inputs),
-        strategies,
+        sunk(graph, tuple(attempt.strategies), attempt.movable, options.of),
         (),
         tuple(Placement.replicated(tensor.ndim) for tensor in graph.outputs),
     )
+
+
+@dataclass(eq=False)
+class _Options:
+    """The strategies of operators that need nothing of other slices, found once for operators of one signature."""
+
+    graph: OpGraph
+    mesh: DeviceMesh
+    slices: Slices
+    known: dict[int, tuple[Strategy, ...]] = field(default_factory=dict[int, tuple[Strategy, ...]])
+
+    def of(self, op: OpNode) -> tuple[Strategy, ...]:
+        """The strategies of `op`."""
+        first = self.graph.alike[op.id]
+        if first not in self.known:
+            rule = resolve(op, no_rule)
+            every = enumerate_strategies(rule, self.mesh)
+            self.known[first] = tuple(s for s in every if self._is_open(op, rule, s))
+        return self.known[first]
+
+    def _is_open(self, op: OpNode, rule: FactorRule, strategy: Strategy) -> bool:
+        """Whether `strategy` needs nothing of other slices, and its slices are those of the batch."""
+        if strategy.exchanges:
+            return False
+        rows = self.slices.rows
+        if rows is None:
+            return True
+        ways = (rule, *rule.ways)
+        given = [factor for factor, _ in strategy.factors]
+        counts = op.kind in _NUMBERING
+        return all(
+            way.sizes.get(factor, 0) in (0, rows) and (counts or factor not in way.offsets)
+            for way in ways
+            for factor in given
+        )
 
 
 def _refuse(graph: OpGraph) -> None:
@@ -100,7 +168,7 @@ class _Cut:
     """
 
     graph: OpGraph
-    mesh: DeviceMesh
+    options: _Options
     split: frozenset[int]
     once: frozenset[int]
     entering: dict[int, Placement]
@@ -108,7 +176,6 @@ class _Cut:
     late: set[int] = field(default_factory=set[int])
     status: dict[int, Status] = field(default_factory=dict[int, "Status"])
     strategies: list[Strategy] = field(default_factory=list[Strategy])
-    known: dict[int, tuple[Strategy, ...]] = field(default_factory=dict[int, tuple[Strategy, ...]])
 
     def run(self) -> None:
         """Chooses a strategy for every operator.
@@ -128,14 +195,6 @@ class _Cut:
                 self.home[tensor.id] = placement
 
         self._promote()
-
-    def options(self, op: OpNode) -> tuple[Strategy, ...]:
-        """The strategies of `op` that need nothing of other rounds."""
-        first = self.graph.alike[op.id]
-        if first not in self.known:
-            every = enumerate_strategies(resolve(op, no_rule), self.mesh)
-            self.known[first] = tuple(s for s in every if not s.exchanges)
-        return self.known[first]
 
     def movable(self, op: OpNode) -> bool:
         """Whether `op`, which runs whole, may run on slices where only these are read."""
@@ -168,12 +227,22 @@ class _Cut:
         return frozenset(found)
 
     def _mixes(self, need: _NeededEarly) -> BatchNotCut:
-        maker = self.graph.producers.get(need.tensor.id, need.op)
+        maker = self._combiner(need)
         return BatchNotCut(
             f"{need.op.kind} ({need.op.source}) reads for every example what {maker.kind} ({maker.source}) combines "
             f"of the whole batch, so no micro-batch can be done before all others are. Take statistics of each "
             f"micro-batch (outside of accumulate), or of none, as layer norm does"
         )
+
+    def _combiner(self, need: _NeededEarly) -> OpNode:
+        """The last operator whose parts are combined for what is `need`ed."""
+        op = self.graph.producers.get(need.tensor.id, need.op)
+        while not any(self.home[tensor.id].varying_axes for tensor in op.outs):
+            late = [t for t in op.ins if t.id in self.late or t.id in self.home and self.home[t.id].unreduced]
+            if not late:
+                break
+            op = self.graph.producers[late[0].id]
+        return op
 
     def _together(self, op: OpNode) -> tuple[OpNode, ...]:
         """`op`, with all of the outermost control region that it is in."""
@@ -225,7 +294,7 @@ class _Cut:
         if not is_split and not sums:
             return self._whole(op, is_late=bool(late) or status == "late")
 
-        found = _cheapest(op, self.options(op), ins)
+        found = _cheapest(op, self.options.of(op), ins)
         if not is_split and status != "loop":
             goes_on = found is not None and status is None and not late
             return found if goes_on and _gains(op, found, ins) else self._whole(op, is_late=True)
@@ -235,7 +304,7 @@ class _Cut:
             raise _NeededEarly(op, sums[0])
         raise BatchNotCut(
             f"{op.kind} ({op.source}) needs all examples of the batch at once, so the batch cannot be cut into "
-            f"{self.mesh.size} micro-batches"
+            f"{self.options.mesh.size} micro-batches"
         )
 
     def _late(self, op: OpNode) -> list[TensorInfo]:

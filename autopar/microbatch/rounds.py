@@ -12,6 +12,7 @@ from autopar.core.placement import Placement
 from autopar.core.plan import Stage
 from autopar.core.program import Compute, Convert, Instruction, Move, ShardedProgram
 from autopar.core.regions import CONTROL
+from autopar.microbatch.cut import Slices
 from autopar.passes.lower import lower
 
 Part = Literal["before", "loop", "behind"]
@@ -24,7 +25,7 @@ class Rounds:
 
     `sliced` are pairs (whole value made before, its slice); `combined` (part made in each round, whole value behind):
     sums, maxima or minima as the part's placement says; `stacked` (slice, whole value behind). `kept` are values of the
-    loop that are the same in every round and are read behind it.
+    loop that are the same in every round and are read behind it. `slices` says which elements are in a slice.
     """
 
     program: ShardedProgram
@@ -35,16 +36,17 @@ class Rounds:
     combined: tuple[tuple[int, int], ...]
     stacked: tuple[tuple[int, int], ...]
     kept: tuple[int, ...]
+    slices: Slices
 
     def placement(self, value: int) -> Placement:
         """How a value lies."""
         return self.program.values[value].placement
 
 
-def rounds_of(graph: OpGraph, stage: Stage) -> Rounds:
-    """The parts of `graph`, whose operators run as `stage` says."""
+def rounds_of(graph: OpGraph, stage: Stage, slices: Slices) -> Rounds:
+    """The parts of `graph`, whose operators run as `stage` says on such slices."""
     program = lower(graph, Dataflow((), {}, {}), stage)
-    return _Division(program).rounds()
+    return _Division(program, slices).rounds()
 
 
 @dataclass(eq=False)
@@ -52,6 +54,7 @@ class _Division:
     """The division of a program: the part that each value is made in, while instructions are gone through in order."""
 
     program: ShardedProgram
+    slices: Slices
     made_in: dict[int, Part] = field(default_factory=dict[int, Part])
     regions: dict[int, Part] = field(default_factory=dict[int, Part])
     parts: dict[Part, list[tuple[int, Instruction]]] = field(
@@ -79,6 +82,7 @@ class _Division:
             tuple(self.combined),
             tuple(self.stacked),
             self._kept(),
+            self.slices,
         )
 
     def _kept(self) -> tuple[int, ...]:

@@ -17,6 +17,7 @@ from autopar.emit.local.localize import localize
 from autopar.emit.moves import neutral
 from autopar.emit.run import Env, Runner, read_value
 from autopar.emit.slicing import slice_at
+from autopar.microbatch.cut import Slices
 from autopar.microbatch.rounds import Rounds
 
 Array = jax.Array
@@ -108,17 +109,17 @@ class _Loop:
     def _cut(self, whole: Array, part: int) -> Array:
         """All slices of a value, along a new first dim."""
         dim = _split_dim(self.rounds.placement(part))
-        shape = whole.shape
-        size = shape[dim] // self._count
-        rows = whole.reshape(*shape[:dim], self._count, size, *shape[dim + 1 :])
-        return jnp.moveaxis(rows, dim, 0)
+        slices = jnp.moveaxis(numbered(whole, dim, self.rounds.slices), dim + 1, 0)
+        return _one_dim(slices, dim + 1)
 
     def _joined(self, stack: Array, part: int) -> Array:
         """The value whose slices lie along the first dim: the inverse of `_cut`."""
         dim = _split_dim(self.rounds.placement(part))
-        rows = jnp.moveaxis(stack, 0, dim)
-        shape = rows.shape
-        return rows.reshape(*shape[:dim], shape[dim] * shape[dim + 1], *shape[dim + 2 :])
+        majors = self.rounds.slices.majors
+        shape = stack.shape[1:]
+        size = shape[dim] // majors
+        rows = stack.reshape(self._count, *shape[:dim], majors, size, *shape[dim + 1 :])
+        return _one_dim(_one_dim(jnp.moveaxis(rows, 0, dim + 1), dim), dim)
 
     @cached_property
     def _runner(self) -> _RoundRunner:
@@ -154,16 +155,37 @@ class _RoundRunner(Runner):
         axes = frozenset[str]().union(*map(varying_axes, values))
         operands = [pcast_varying(value, axes) for value in values]
         mesh = self.program.mesh
-        return localize(compute.op, compute.strategy, mesh, lambda _axes: self.number)(*operands)
+        is_interleaved = self.rounds.slices.majors > 1
+        local = localize(
+            compute.op,
+            compute.strategy,
+            mesh,
+            lambda _axes: self.number,
+            interleaved=is_interleaved,
+        )
+        return local(*operands)
 
     def _moved(self, move: Any, whole: Array) -> Array:
         """The slice of a whole value; or all of it in the first round, and nothing in the others."""
         if move.kind == "slice":
-            size = whole.shape[move.dim] // self.program.mesh.size
-            return slice_at(whole, self.number * size, size, move.dim)
+            rows = numbered(whole, move.dim, self.rounds.slices)
+            return _one_dim(slice_at(rows, self.number, 1, move.dim + 1).squeeze(move.dim + 1), move.dim)
         kind = self.rounds.placement(move.outs[0]).kind
         nothing = jnp.asarray(neutral(kind, whole.dtype), whole.dtype)
         return jnp.where(self.number == 0, whole, nothing)
+
+
+def numbered(whole: Array, dim: int, slices: Slices) -> Array:
+    """`whole` with three dims (major, slice, minor) in the place of `dim`."""
+    shape = whole.shape
+    size = shape[dim] // (slices.majors * slices.count)
+    return whole.reshape(*shape[:dim], slices.majors, slices.count, size, *shape[dim + 1 :])
+
+
+def _one_dim(x: Array, dim: int) -> Array:
+    """`x` with one dim in the place of `dim` and the one behind it."""
+    shape = x.shape
+    return x.reshape(*shape[:dim], shape[dim] * shape[dim + 1], *shape[dim + 2 :])
 
 
 def _split_dim(placement: Placement) -> int:

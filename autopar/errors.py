@@ -63,6 +63,10 @@ class WholeBitsWarning(UserWarning):
     """Random bits are made whole on every device, though that takes much of a step."""
 
 
+class NoStagesWarning(UserWarning):
+    """Layers that cannot be stages of a pipeline, as their rows depend on one another: plans have none."""
+
+
 class UnpricedWarning(UserWarning):
     """Nobody but its author can look into an operator, and what it costs is not stated."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -88,10 +88,14 @@ class Runner(ABC):
     def step(self, position: int, instruction: Instruction, env: Env) -> None:
         """Runs the instruction at a position with the values `env`, and puts its results there."""
 
+    def leaving(self, members: control.Numbered, inside: Iterable[int]) -> Iterator[int]:
+        """Those of `inside`, made by `members`, which are all of a block, that others read."""
+        end = members[-1][0]
+        return (value for value in inside if self.last.get(value, -1) > end)
+
     def run_remat(self, region: Region, members: control.Numbered, env: Env) -> None:
         """Runs a rematerialised block as one operator, so that XLA cannot undo it."""
         inside = {value for _, instruction in members for value in instruction.outs}
-        end = members[-1][0]
         ins = sorted(
             {
                 v
@@ -100,7 +104,7 @@ class Runner(ABC):
                 if v in env and v not in inside
             }
         )
-        outs = sorted(value for value in inside if self.last.get(value, -1) > end)
+        outs = sorted(self.leaving(members, inside))
         if is_ordered([instruction for _, instruction in members]):
             env[TOKEN] = token_of(self.program.mesh, env)
             ins = [*ins, TOKEN]

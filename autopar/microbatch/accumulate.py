@@ -8,10 +8,11 @@ from typing import Any
 
 import jax
 
-from autopar._compat import untyped_jax, weakly_typed
+from autopar._compat import untyped_jax
 from autopar.core.graph import OpGraph
 from autopar.errors import BatchNotCut, InvalidOption
 from autopar.microbatch.cut import cut
+from autopar.microbatch.leaves import given, returned
 from autopar.microbatch.rounds import rounds_of
 from autopar.microbatch.run import function_of
 from autopar.trace import Traced, trace
@@ -114,20 +115,6 @@ def _marked(arguments: Arguments, batch: Marks) -> tuple[int, ...]:
 def _called(
     run: Callable[..., tuple[jax.Array, ...]], traced: Traced, leaves: Sequence[Any]
 ) -> Any:
-    """The results of `run` for these leaves, as the step gives them: keys and weak types are its own."""
-    random = untyped_jax.random
-    keys = dict(traced.key_inputs)
-    given = [
-        random.key_data(leaf) if n in keys else untyped_jax.numpy.asarray(leaf, aval.dtype)
-        for n, (leaf, aval) in enumerate(zip(leaves, traced.input_avals, strict=True))
-    ]
-    made = dict(traced.key_outputs)
-    results: list[Any] = []
-    for n, (value, aval) in enumerate(
-        zip(run(*given, *traced.constants), traced.output_avals, strict=True)
-    ):
-        if n in made:
-            results.append(random.wrap_key_data(value, impl=made[n]))
-        else:
-            results.append(weakly_typed(value) if aval.weak_type else value)
-    return tree_util.tree_unflatten(traced.out_tree, results)
+    """The results of `run` for these leaves, as the step gives them."""
+    values = run(*given(traced, leaves), *traced.constants)
+    return tree_util.tree_unflatten(traced.out_tree, returned(traced, values))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -13,6 +13,7 @@ import numpy as np
 from autopar._compat import pcast_varying, untyped_jax, varying_axes
 from autopar.core.placement import Kind, Placement
 from autopar.core.program import Compute, Instruction, Value
+from autopar.emit.control import Numbered
 from autopar.emit.local.localize import localize
 from autopar.emit.moves import neutral
 from autopar.emit.run import Env, Runner, read_value
@@ -33,11 +34,11 @@ _NARROW = frozenset({"bfloat16", "float16"})
 
 def function_of(rounds: Rounds) -> Callable[..., tuple[Array, ...]]:
     """The function of flat inputs that runs `rounds`."""
-    return _Loop(rounds).run
+    return Loop(rounds).run
 
 
 @dataclass(frozen=True, eq=False)
-class _Loop:
+class Loop:
     """The three parts of a step, and the loop in the middle."""
 
     rounds: Rounds
@@ -47,18 +48,18 @@ class _Loop:
         rounds = self.rounds
         program = rounds.program
         env: Env = dict(zip(program.inputs, inputs, strict=True))
-        self._runner.run(rounds.before, env, None)
+        self.runner.run(rounds.before, env, None)
 
-        slices = [self._cut(env[whole], part) for whole, part in rounds.sliced]
+        slices = [self.slices_of(env[whole], self.dim_of(part)) for whole, part in rounds.sliced]
         scanned = (jnp.arange(self._count, dtype=np.int32), slices)
         (sums, kept), stacks = lax.scan(self._round_with(env), self._nothing_yet(), scanned)
 
         for (_, whole), total in zip(rounds.combined, sums, strict=True):
             env[whole] = total.astype(program.values[whole].tensor.dtype)
         for (part, whole), stack in zip(rounds.stacked, stacks, strict=True):
-            env[whole] = self._joined(stack, part)
+            env[whole] = self.joined(stack, self.dim_of(part))
         env.update(zip(rounds.kept, kept, strict=True))
-        self._runner.run(rounds.behind, env, None)
+        self.runner.run(rounds.behind, env, None)
 
         return tuple(read_value(program, env, value) for value in program.outputs)
 
@@ -72,7 +73,7 @@ class _Loop:
             number, slices = scanned
             inside = dict(env)
             inside.update(zip((part for _, part in rounds.sliced), slices, strict=True))
-            replace(self._runner, number=number).run(rounds.loop, inside, None)
+            replace(self.runner, number=number).run(rounds.loop, inside, None)
             added = [
                 self._combined(total, read_value(program, inside, part), part)
                 for total, (part, _) in zip(sums, rounds.combined, strict=True)
@@ -106,15 +107,21 @@ class _Loop:
     def _count(self) -> int:
         return self.rounds.program.mesh.size
 
-    def _cut(self, whole: Array, part: int) -> Array:
-        """All slices of a value, along a new first dim."""
-        dim = _split_dim(self.rounds.placement(part))
+    def dim_of(self, part: int) -> int:
+        """The dim along which a slice is cut."""
+        return _split_dim(self.rounds.placement(part))
+
+    def slice_of(self, whole: Array, part: int, number: Array) -> Array:
+        """The slice of a value in the `number`th round."""
+        return self.slices_of(whole, self.dim_of(part))[number]
+
+    def slices_of(self, whole: Array, dim: int) -> Array:
+        """All slices of a value along a dim, along a new first dim."""
         slices = jnp.moveaxis(numbered(whole, dim, self.rounds.slices), dim + 1, 0)
         return _one_dim(slices, dim + 1)
 
-    def _joined(self, stack: Array, part: int) -> Array:
-        """The value whose slices lie along the first dim: the inverse of `_cut`."""
-        dim = _split_dim(self.rounds.placement(part))
+    def joined(self, stack: Array, dim: int) -> Array:
+        """The value whose slices along a dim lie along the first one: the inverse of `slices_of`."""
         majors = self.rounds.slices.majors
         shape = stack.shape[1:]
         size = shape[dim] // majors
@@ -122,7 +129,7 @@ class _Loop:
         return _one_dim(_one_dim(jnp.moveaxis(rows, 0, dim + 1), dim), dim)
 
     @cached_property
-    def _runner(self) -> _RoundRunner:
+    def runner(self) -> RoundRunner:
         """Runs instructions; to it no value varies over devices: rounds are none."""
         program = self.rounds.program
         last = {value: n for n, i in enumerate(program.instructions) for value in i.ins}
@@ -131,15 +138,23 @@ class _Loop:
             number: Value(number, value.tensor, Placement.replicated(value.tensor.ndim))
             for number, value in program.values.items()
         }
-        return _RoundRunner(replace(program, values=plain), last, self.rounds)
+        return RoundRunner(replace(program, values=plain), last, self.rounds)
 
 
 @dataclass(frozen=True, eq=False)
-class _RoundRunner(Runner):
+class RoundRunner(Runner):
     """Runs the instructions of one round, the `number`th."""
 
     rounds: Rounds
     number: Any = 0
+
+    def leaving(self, members: Numbered, inside: Iterable[int]) -> Iterator[int]:
+        """Those of `inside` that others than `members` read: a part of a block may run before the loop."""
+        positions = {position for position, _ in members}
+        others = enumerate(self.program.instructions)
+        read = {v for n, instruction in others if n not in positions for v in instruction.ins}
+        read.update(self.program.outputs)
+        return (value for value in inside if value in read)
 
     def step(self, position: int, instruction: Instruction, env: Env) -> None:
         """Runs one instruction with the values `env`."""

@@ -48,7 +48,8 @@ class SearchOptions:
     round. `operators` says what becomes of functions that were made operators
     (`autopar.operator`): "kept" whole, "expanded", or "best": both are planned and the better plan is kept. `loops`
     says how loops over samples (scans whose rounds need nothing of one another but sums) run: "whole", round by round,
-    in "parts", one for each device where they divide evenly, or "best" in the same way. `recompute`
+    in "parts", one for each device where they divide evenly, or "best" in the same way. `stages` says whether layers
+    under `autopar.scan_layers` may be pipeline stages: "never", or "best" in the same way. `recompute`
     says whether activations may be computed once more in the backward pass, rather than kept: "never", or "auto": it is
     looked into where nothing fits in the memory limit otherwise, or the limit costs more than 5 % of the objective, as
     that is a second search. A point of a front is worked on until its gap is `front_gap` (>= 0); on large ones it is
@@ -64,6 +65,7 @@ class SearchOptions:
     while_trips: float = WHILE_TRIPS
     operators: Literal["best", "kept", "expanded"] = "best"
     loops: Literal["best", "whole", "parts"] = "best"
+    stages: Literal["best", "never"] = "best"
     recompute: Literal["auto", "never"] = "auto"
     data_parallel: Literal["never", "compared"] = "never"
     front_gap: float = FRONT_GAP
@@ -112,6 +114,9 @@ class SearchOptions:
             raise InvalidOption(f"recompute is {self.recompute!r}: pass 'auto' or 'never'")
         if self.loops not in ("best", "whole", "parts"):
             raise InvalidOption(f"loops is {self.loops!r}: pass 'best', 'whole' or 'parts'")
+
+        if self.stages not in ("best", "never"):
+            raise InvalidOption(f"stages is {self.stages!r}: pass 'best' or 'never'")
 
         if self.data_parallel not in ("never", "compared"):
             raise InvalidOption(

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from autopar.core.mesh import DeviceMesh
     from autopar.core.placement import Placement
     from autopar.errors import AutoparError
+    from autopar.microbatch.accumulate import accumulate
     from autopar.operators import operator
     from autopar.ops.rules.user import register_rule, whole_along
     from autopar.search.progress import SearchProgress
@@ -48,6 +49,7 @@ __all__ = [
     "SearchOptions",
     "SearchProgress",
     "SolveOptions",
+    "accumulate",
     "at",
     "calibrate",
     "compare",
@@ -79,6 +81,7 @@ _HOMES = {
     "autopar.core.mesh": "DeviceMesh",
     "autopar.core.placement": "Placement",
     "autopar.errors": "AutoparError",
+    "autopar.microbatch.accumulate": "accumulate",
     "autopar.operators": "operator",
     "autopar.ops.rules.user": "register_rule whole_along",
     "autopar.search.progress": "SearchProgress",

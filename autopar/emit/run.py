@@ -80,7 +80,12 @@ class Runner(ABC):
                 self.run_remat(tree[region], list(members), env)
             else:
                 inside = control.ControlRegion(
-                    program, tree[region], list(members), env, self.run, partial(read_value, program)
+                    program,
+                    tree[region],
+                    list(members),
+                    env,
+                    self.run,
+                    partial(read_value, program),
                 )
                 control.RUN[inside.region.kind](inside)
 

@@ -10,13 +10,13 @@ import jax
 
 from autopar._compat import untyped_jax
 from autopar.core.graph import OpGraph
-from autopar.errors import BatchNotCut, InvalidOption
+from autopar.errors import InvalidOption
 from autopar.microbatch.cut import cut
 from autopar.microbatch.leaves import given, returned
 from autopar.microbatch.rounds import rounds_of
 from autopar.microbatch.run import function_of
 from autopar.trace import Traced, trace
-from autopar.trace.arguments import Arguments, read_arguments
+from autopar.trace.arguments import Argument, Arguments, read_arguments
 
 Marks = int | str | Sequence[int | str] | None
 tree_util = untyped_jax.tree_util
@@ -32,8 +32,8 @@ def accumulate(
     """A function with the values of `step` that runs it on `micro_batches` slices of the batch, one after another.
 
     What depends on an example runs slice by slice, in one `lax.scan`, so that the activations of one slice are held at
-    a time. Sums over the batch (a loss, gradients), maxima and minima are combined from slice to slice, and what depends
-    on them, such as the optimizer, runs once. Which is which follows from the rules by which autopar splits operators
+    a time. Sums over the batch (a loss, gradients), maxima and minima are combined from slice to slice. What depends on
+    them, such as the optimizer, runs once. Which is which follows from the rules by which autopar splits operators
     over devices; the step itself is an ordinary one, with its own `jax.grad`. Means come out right, and random bits are
     those of plain JAX. Sums of bfloat16 and float16 are kept in float32 until all slices are done.
 
@@ -59,7 +59,9 @@ def accumulate(
             f"micro_batches is {micro_batches!r}: pass a whole number of slices, 1 or more"
         )
     if not callable(step):
-        raise InvalidOption(f"{step!r} is a {type(step).__name__} and cannot be called: pass a step")
+        raise InvalidOption(
+            f"{step!r} is a {type(step).__name__} and cannot be called: pass a step"
+        )
 
     def accumulated(*args: Any, **kwargs: Any) -> Any:
         if micro_batches == 1:
@@ -85,11 +87,13 @@ def _batch_positions(
     """
     found = graph.batch_inputs if batch is None else _marked(arguments, batch)
     positions = tuple(n for n in found if graph.inputs[n].ndim)
+
     if not positions:
         raise InvalidOption(
             "no argument of the step is its batch: name the arguments that hold one row for each example, "
             "batch=(1, 2) or batch='images'"
         )
+
     for n in positions:
         tensor = graph.inputs[n]
         if tensor.shape[0] % count or not tensor.shape[0]:
@@ -97,16 +101,17 @@ def _batch_positions(
                 f"argument {tensor.name} has {tensor.shape[0]} rows, which {count} micro-batches do not divide: pass "
                 f"another number of micro-batches, or name the arguments that are the batch by batch=..."
             )
+
     return positions
 
 
 def _marked(arguments: Arguments, batch: Marks) -> tuple[int, ...]:
     """The flat inputs of the arguments that are named, by position or name."""
     marks = [batch] if isinstance(batch, int | str) else list(batch or ())
-    known = {argument.position: argument for argument in arguments.traced}
-    known |= {argument.name: argument for argument in arguments.traced}
+    known: dict[int | str | None, Argument] = {a.name: a for a in arguments.traced}
+    known |= {argument.position: argument for argument in arguments.traced}
     for mark in marks:
-        if mark not in known or mark is None:
+        if mark not in known:
             names = ", ".join(argument.name for argument in arguments.traced)
             raise InvalidOption(f"batch names {mark!r}, but the arguments are {names}")
     return tuple(n for mark in marks for n in known[mark].inputs)

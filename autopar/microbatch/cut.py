@@ -1,4 +1,4 @@
-"""Cut: for every operator of a step, how it runs on one micro-batch, by the rules that say how it is split over devices.
+"""Cut: how every operator of a step runs on one micro-batch, by the rules that say how it is split over devices.
 
 The mesh has one axis, `AXIS`, whose positions are the rounds of a loop and not devices. A tensor split along it is
 made slice by slice; one that is unreduced has a part in each round, combined when all are done; a whole one is the
@@ -62,6 +62,7 @@ def cut(graph: OpGraph, batch: Collection[int], count: int) -> tuple[Stage, Slic
       BatchNotCut: an operator needs more than one slice to give what the others read; the message names it.
     """
     _refuse(graph)
+
     rows = {graph.inputs[position].shape[0] for position in batch}
     if len(rows) == 1:
         interleaved = Slices(count, rows.pop() // count)
@@ -69,6 +70,7 @@ def cut(graph: OpGraph, batch: Collection[int], count: int) -> tuple[Stage, Slic
             return _cut(graph, batch, interleaved), interleaved
         except BatchNotCut:  # the message of the other way says more
             pass
+
     return _cut(graph, batch, Slices(count)), Slices(count)
 
 
@@ -124,9 +126,11 @@ class _Options:
         rows = self.slices.rows
         if rows is None:
             return True
+
         ways = (rule, *rule.ways)
         given = [factor for factor, _ in strategy.factors]
         counts = op.kind in _NUMBERING
+
         return all(
             way.sizes.get(factor, 0) in (0, rows) and (counts or factor not in way.offsets)
             for way in ways
@@ -238,7 +242,11 @@ class _Cut:
         """The last operator whose parts are combined for what is `need`ed."""
         op = self.graph.producers.get(need.tensor.id, need.op)
         while not any(self.home[tensor.id].varying_axes for tensor in op.outs):
-            late = [t for t in op.ins if t.id in self.late or t.id in self.home and self.home[t.id].unreduced]
+            late = [
+                t
+                for t in op.ins
+                if t.id in self.late or (t.id in self.home and self.home[t.id].unreduced)
+            ]
             if not late:
                 break
             op = self.graph.producers[late[0].id]
@@ -296,8 +304,8 @@ class _Cut:
 
         found = _cheapest(op, self.options.of(op), ins)
         if not is_split and status != "loop":
-            goes_on = found is not None and status is None and not late
-            return found if goes_on and _gains(op, found, ins) else self._whole(op, is_late=True)
+            goes_on = status is None and not late and _gains(op, found, ins)
+            return found if found and goes_on else self._whole(op, is_late=True)
         if found is not None:
             return found
         if sums:
@@ -396,6 +404,7 @@ def _gains(op: OpNode, strategy: Strategy | None, ins: tuple[Placement, ...]) ->
         if want.unreduced and not have.unreduced and tensor.literal is None
     ]
     summed = [t for t, have in zip(op.ins, ins, strict=True) if have.unreduced]
+
     if masked or not all(out.unreduced for out in strategy.outs):
         return False
     if op.kind == "convert_element_type" and _is_wider(op.outs[0], summed[0]):
@@ -406,4 +415,3 @@ def _gains(op: OpNode, strategy: Strategy | None, ins: tuple[Placement, ...]) ->
 def _is_wider(after: TensorInfo, before: TensorInfo) -> bool:
     kinds = {np.dtype(before.dtype).kind, np.dtype(after.dtype).kind}
     return kinds <= set("fV") and after.itemsize > before.itemsize
-

@@ -127,9 +127,12 @@ class _Division:
 
     def _part_of(self, instructions: Iterable[Instruction]) -> Part:
         members = list(instructions)
-        values = [self._placement(v) for i in members for v in (*i.ins, *i.outs) if isinstance(i, Compute)]
+        values = [
+            self._placement(v) for i in members for v in (*i.ins, *i.outs) if isinstance(i, Compute)
+        ]
         if any(placement.varying_axes for placement in values):
             return "loop"
+
         parts = {self.made_in.get(value) for member in members for value in member.ins}
         reduced = any(
             isinstance(member, Convert) and self._placement(member.before).varying_axes
@@ -150,6 +153,7 @@ def _move(program: ShardedProgram, convert: Convert) -> Move:
     after = program.values[convert.after].placement
     dim = next((d for d, axes in enumerate(after.dims) if axes), None)
     kind = "mask" if dim is None else "slice"
+
     return Move(
         kind,
         program.mesh.names,

@@ -12,7 +12,8 @@ import numpy as np
 
 from autopar._compat import pcast_varying, untyped_jax, varying_axes
 from autopar.core.placement import Kind, Placement
-from autopar.core.program import Compute, Instruction, Value
+from autopar.core.program import Compute, Instruction, Move, Value
+from autopar.core.regions import BOUNDARY
 from autopar.emit.control import Numbered
 from autopar.emit.local.localize import localize
 from autopar.emit.moves import neutral
@@ -90,9 +91,7 @@ class Loop:
         """What the loop begins with: sums of nothing, and anything in the place of what every round makes anew."""
         sums = [self._start(part) for part, _ in self.rounds.combined]
         values = self.rounds.program.values
-        kept = [
-            jnp.zeros(values[v].tensor.shape, values[v].tensor.dtype) for v in self.rounds.kept
-        ]
+        kept = [jnp.zeros(values[v].tensor.shape, values[v].tensor.dtype) for v in self.rounds.kept]
         return sums, kept
 
     def _start(self, part: int) -> Array:
@@ -159,17 +158,26 @@ class RoundRunner(Runner):
     def step(self, position: int, instruction: Instruction, env: Env) -> None:
         """Runs one instruction with the values `env`."""
         del position
+        if isinstance(instruction, Compute) and instruction.op.kind in BOUNDARY:
+            return
         values = [read_value(self.program, env, value) for value in instruction.ins]
         if isinstance(instruction, Compute):
             results = self._compute(instruction, values)
-        else:
+        elif isinstance(instruction, Move):
             results = [self._moved(instruction, values[0])]
+        else:
+            raise TypeError(f"{instruction} is neither an operator nor a move")
         env.update(zip(instruction.outs, results, strict=True))
 
     def _compute(self, compute: Compute, values: Sequence[Array]) -> Sequence[Array]:
+        if compute.op.kind == "sharding_constraint":
+            payload: Any = compute.op.payload
+            return [payload.primitive.bind(*values, **payload.params)]
+
         axes = frozenset[str]().union(*map(varying_axes, values))
         operands = [pcast_varying(value, axes) for value in values]
         mesh = self.program.mesh
+
         is_interleaved = self.rounds.slices.majors > 1
         local = localize(
             compute.op,
@@ -180,11 +188,13 @@ class RoundRunner(Runner):
         )
         return local(*operands)
 
-    def _moved(self, move: Any, whole: Array) -> Array:
+    def _moved(self, move: Move, whole: Array) -> Array:
         """The slice of a whole value; or all of it in the first round, and nothing in the others."""
-        if move.kind == "slice":
+        if move.dim is not None:
             rows = numbered(whole, move.dim, self.rounds.slices)
-            return _one_dim(slice_at(rows, self.number, 1, move.dim + 1).squeeze(move.dim + 1), move.dim)
+            return _one_dim(
+                slice_at(rows, self.number, 1, move.dim + 1).squeeze(move.dim + 1), move.dim
+            )
         kind = self.rounds.placement(move.outs[0]).kind
         nothing = jnp.asarray(neutral(kind, whole.dtype), whole.dtype)
         return jnp.where(self.number == 0, whole, nothing)

@@ -47,8 +47,11 @@ def _split(
     """The first strategy by which `op` makes what is wanted of it; None if it is to be whole, or cannot be split."""
     readers = [wanted.get(tensor.id, set()) for tensor in op.outs]
     split = [len(each) == 1 and any(p.split_axes for p in each) for each in readers]
-    if not any(split) or not all(is_split or not each for is_split, each in zip(split, readers, strict=True)):
+    if not any(split) or not all(
+        is_split or not each for is_split, each in zip(split, readers, strict=True)
+    ):
         return None
+
     for strategy in options(op):
         fits = all(
             not each or placement in each

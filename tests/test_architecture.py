@@ -78,7 +78,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
         "discover": "core errors ops _compat _mesh _payload",
         "calibration": "core errors cost_models _compat",
         "emit": "core errors backends _compat _mesh _payload",
-        "microbatch": "core errors ops passes search trace emit _compat",
+        "microbatch": "core errors ops passes search trace emit _compat _mesh",
         "inspect": "core errors backends emit _compat",
         "report": _INNER,
         "api": f"{_INNER} report",

@@ -1,8 +1,8 @@
 """scan_layers: equal layers one after another, which a plan may run as pipeline stages.
 
-The stages are a dim of ordinary arrays: parameters [layers] become [layers of a stage, stages], activations get a dim of
-stages, and one `lax.scan` over ticks runs all stages at once and moves activations on by a roll. So the search splits the
-stages over devices like any other dim, and prices what that sends; nothing else knows of pipelines.
+The stages are a dim of ordinary arrays: parameters [layers] become [layers of a stage, stages], activations get a dim
+of stages, and one `lax.scan` over ticks runs all stages at once and moves activations on by a roll. So the search
+splits the stages over devices like any other dim, and prices what that sends; nothing else knows of pipelines.
 
 Y. Huang et al., "GPipe: Efficient Training of Giant Neural Networks using Pipeline Parallelism", NeurIPS 2019. Differs:
 the derivative is JAX's, of the whole loop, and stages need not lie on devices of their own.
@@ -53,8 +53,8 @@ def scan_layers(layer: Layer, x: Any, params: Any) -> Any:
         x = autopar.scan_layers(block, x, params["blocks"])
 
     Outside of plans it is `lax.scan`. The search of a plan also tries the layers in stages: each holds a run of layers,
-    and micro-batches of `x` move from stage to stage. Values are those of `lax.scan`, random bits included; gradients are
-    summed over micro-batches.
+    and micro-batches of `x` move from stage to stage. Values are those of `lax.scan`, random bits included; gradients
+    are summed over micro-batches.
 
     Args:
       layer: a function of `x` and of one layer's parameters that returns a new `x` of the same shapes and types. It may
@@ -102,14 +102,13 @@ def _first_dim(tree: Any, name: str, what: str) -> int:
       InvalidOption: there is no leaf, one has no dims, or they differ.
     """
     shapes = [aval_of(leaf).shape for leaf in tree_util.tree_leaves(tree)]
-    sizes = {shape[0] if shape else None for shape in shapes}
-    if len(sizes) != 1 or None in sizes:
+    sizes = {int(shape[0]) for shape in shapes if shape}
+    if len(sizes) != 1 or () in shapes:
         raise InvalidOption(
             f"{name} of scan_layers has arrays of shapes {shapes}: pass arrays whose first dim is the {what}, the same "
             f"in all"
         )
-    (size,) = sizes
-    return int(size)
+    return sizes.pop()
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,7 +153,11 @@ class _Pipeline:
         ]
 
         stages = untyped_jax.vmap(self._sliced.run)
-        done, _ = lax.scan(lambda h, p: (stages(numbers, h, p), None), moved, self._stacked)
+
+        def one_layer(state: list[Array], params: list[Array]) -> tuple[list[Array], None]:
+            return stages(numbers, state, params), None
+
+        done, _ = lax.scan(one_layer, moved, self._stacked)
         return done, done
 
     @cached_property
@@ -178,7 +181,7 @@ class _Pipeline:
 
     @cached_property
     def _sliced(self) -> _SlicedLayer:
-        whole = tree_util.tree_map(lambda leaf: _shape(aval_of(leaf)), self.x)
+        whole = tree_util.tree_map(_shape_of, self.x)
         one = tree_util.tree_map(_one_layer, self.params)
         closed, result = untyped_jax.make_jaxpr(self.layer, return_shape=True)(whole, one)
         _, held = open_jaxpr(closed)
@@ -189,26 +192,29 @@ class _Pipeline:
             outs = untyped_jax.core.eval_jaxpr(jaxpr, held, *leaves)
             return tree_util.tree_unflatten(tree_util.tree_structure(result), outs)
 
-        traced = trace(opened, (whole, one, [_shape(aval_of(value)) for value in held]))
+        traced = trace(opened, (whole, one, [_shape_of(value) for value in held]))
         rows = len(tree_util.tree_leaves(whole))
         return _SlicedLayer(traced, rows, self.stages.micro_batches, tuple(held))
 
 
+def _shape_of(leaf: Any) -> Any:
+    """The shape and type of an array."""
+    aval = aval_of(leaf)
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
+
+
 def _one_layer(leaf: Any) -> Any:
     """The shape and type of one layer's part of parameters [layers, ...]."""
-    return _shape(aval_of(leaf).update(shape=aval_of(leaf).shape[1:]))
-
-
-def _shape(aval: Any) -> Any:
-    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
+    whole = _shape_of(leaf)
+    return jax.ShapeDtypeStruct(whole.shape[1:], whole.dtype, weak_type=whole.weak_type)
 
 
 @dataclass(frozen=True, eq=False)
 class _SlicedLayer:
     """A layer on one slice of rows at a time.
 
-    `traced` is it on all rows: the first `rows` of its flat inputs are x, then come the parameters of one layer, and last
-    what it closes over, `held`. The rows are cut into `count` slices.
+    `traced` is it on all rows: the first `rows` of its flat inputs are x, then come the parameters of one layer, and
+    last what it closes over, `held`. The rows are cut into `count` slices.
     """
 
     traced: Traced
@@ -252,22 +258,28 @@ class _SlicedLayer:
         ]
         if wrong:
             raise BatchNotCut(
-                f"result {wrong[0]} of the layer is made of all rows at once, or has its rows in another dim than the first, so "
-                f"the layers cannot be stages of a pipeline"
+                f"result {wrong[0]} of the layer is made of all rows at once, or has its rows in another dim than the "
+                f"first, so the layers cannot be stages of a pipeline"
             )
+
         return [part_of[out] for out in rounds.program.outputs]
 
     def run(self, number: Array, slices: Sequence[Array], params: Sequence[Array]) -> list[Array]:
         """The slices of a new x, of the `number`th slices of x."""
         rounds = self.loop.rounds
         program = rounds.program
-        others = given(self.traced, [*params, *self.held], self.rows) + [*self.traced.constants]
+        others: list[Any] = [
+            *given(self.traced, [*params, *self.held], self.rows),
+            *self.traced.constants,
+        ]
         env: Env = dict(zip(program.inputs[self.rows :], others, strict=True))
         self.loop.runner.run(rounds.before, env, None)
 
         mine = dict(zip(program.inputs[: self.rows], slices, strict=True))
         for whole, part in rounds.sliced:
-            env[part] = mine[whole] if whole in mine else self.loop.slice_of(env[whole], part, number)
+            env[part] = (
+                mine[whole] if whole in mine else self.loop.slice_of(env[whole], part, number)
+            )
         replace(self.loop.runner, number=number).run(rounds.loop, env, None)
 
         return [mine[out] if out in mine else env[out] for out in self.outs]

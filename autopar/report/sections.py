@@ -279,10 +279,8 @@ def _padded(report: Report) -> str:
 
 def _stages(stages: Stages) -> str:
     """How layers are divided among stages, and how much of the time of a stage goes to waste for it."""
-    return (
-        f"{stages.count} of layers, {stages.micro_batches} micro-batches; idle in {stages.bubble:.0%} of {stages.ticks} "
-        f"ticks"
-    )
+    divided = f"{stages.count} of layers, {stages.micro_batches} micro-batches"
+    return f"{divided}; idle in {stages.bubble:.0%} of {stages.ticks} ticks"
 
 
 def _quality(report: Report) -> str:

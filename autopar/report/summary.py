@@ -99,8 +99,8 @@ class Report:
     placements of inputs, `carry_time_s` is what a step spends on moving them there once they are made.
     `unpriced` are operators of which nothing but operands and results is known: their kind and source line.
     `padding` are sizes of dims that are longer inside, with what they become there; `padding_time_s` is what computing
-    what was added takes. `loop_parts` is in how many parts loops over samples go on side by side, 1 if none does. `stages`
-    says how layers are divided among pipeline stages; None if they are not.
+    what was added takes. `loop_parts` is in how many parts loops over samples go on side by side, 1 if none does.
+    `stages` says how layers are divided among pipeline stages; None if they are not.
     """
 
     function: str

@@ -34,6 +34,13 @@ FRONT_GAP = 1e-2
 """Of the objective: a point of a front is not worked on further once no better one can save more than this share."""
 ROUGH_WORK = 1e9
 """Additions of an elimination that are spent where little work is to do."""
+_WORDS: dict[str, tuple[str, ...]] = {
+    "recompute": ("auto", "never"),
+    "loops": ("best", "whole", "parts"),
+    "stages": ("best", "never"),
+    "data_parallel": ("never", "compared"),
+}
+"""The options of a search that are one of a few words."""
 
 
 @dataclass(frozen=True)
@@ -110,18 +117,11 @@ class SearchOptions:
                 f"front_gap is {gap!r}: pass the gap that a point of a front may have, a number >= 0"
             )
 
-        if self.recompute not in ("auto", "never"):
-            raise InvalidOption(f"recompute is {self.recompute!r}: pass 'auto' or 'never'")
-        if self.loops not in ("best", "whole", "parts"):
-            raise InvalidOption(f"loops is {self.loops!r}: pass 'best', 'whole' or 'parts'")
-
-        if self.stages not in ("best", "never"):
-            raise InvalidOption(f"stages is {self.stages!r}: pass 'best' or 'never'")
-
-        if self.data_parallel not in ("never", "compared"):
-            raise InvalidOption(
-                f"data_parallel is {self.data_parallel!r}: pass 'never' or 'compared'"
-            )
+        for name, words in _WORDS.items():
+            given = getattr(self, name)
+            if given not in words:
+                shown = ", ".join(map(repr, words[:-1]))
+                raise InvalidOption(f"{name} is {given!r}: pass {shown} or {words[-1]!r}")
 
         if self.on_progress is not None and not callable(self.on_progress):
             raise InvalidOption(

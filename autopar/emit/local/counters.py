@@ -56,7 +56,8 @@ def iota_2x32_shape(local: LocalOp) -> Run:
         for d, axes in enumerate(placement.dims):
             start = lax.convert_element_type(local.start(axes, shape[d]), np.uint32)
             along = [-1 if e == d else 1 for e in range(len(shape))]
-            numbers = lax.iota(np.uint32, local_shape[d]) * np.uint32(local.step(axes))
+            numbers = lax.iota(np.uint32, local_shape[d])
+            numbers = numbers if not local.interleaved else numbers * np.uint32(local.step(axes))
             coordinate = (numbers + start).reshape(along)
             words.append(product(coordinate, strides[d]))
         return reduce(_sum_of_words, words)

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from autopar.core.mesh import DeviceMesh
     from autopar.core.placement import Placement
     from autopar.errors import AutoparError
+    from autopar.microbatch.accumulate import accumulate
+    from autopar.microbatch.layers import scan_layers
     from autopar.operators import operator
     from autopar.ops.rules.user import register_rule, whole_along
     from autopar.search.progress import SearchProgress
@@ -48,6 +50,7 @@ __all__ = [
     "SearchOptions",
     "SearchProgress",
     "SolveOptions",
+    "accumulate",
     "at",
     "calibrate",
     "compare",
@@ -65,6 +68,7 @@ __all__ = [
     "plan",
     "register_rule",
     "replicate",
+    "scan_layers",
     "semi_auto",
     "tie",
     "whole_along",
@@ -81,6 +85,8 @@ _HOMES = {
     "autopar.core.mesh": "DeviceMesh",
     "autopar.core.placement": "Placement",
     "autopar.errors": "AutoparError",
+    "autopar.microbatch.accumulate": "accumulate",
+    "autopar.microbatch.layers": "scan_layers",
     "autopar.operators": "operator",
     "autopar.ops.rules.user": "register_rule whole_along",
     "autopar.search.progress": "SearchProgress",

@@ -47,6 +47,10 @@ class TraceError(AutoparError):
     """The function cannot be traced by JAX, or contains what a plan cannot hold."""
 
 
+class BatchNotCut(AutoparError, ValueError):
+    """A step whose batch cannot be cut into micro-batches: something needs all examples at once."""
+
+
 class UnsupportedPrimitive(AutoparError):
     """An operator without a sharding rule, under `strict=True`."""
 
@@ -69,6 +73,10 @@ class UnsplitDataWarning(UserWarning):
 
 class WholeBitsWarning(UserWarning):
     """Random bits are made whole on every device, though that takes much of a step."""
+
+
+class NoStagesWarning(UserWarning):
+    """Layers that cannot be stages of a pipeline, as their rows depend on one another: plans have none."""
 
 
 class UnpricedWarning(UserWarning):

@@ -232,30 +232,31 @@ def show(console: Console, found: Found) -> None:
         "faster",
         "model says",
     )
-    table = _table(f"{rate}: all-reduces", heads)
+    shown = table(f"{rate}: all-reduces", heads)
     for row in found.reductions:
         figures = (row.flat_s, row.levels_s, row.flat_model_s, row.levels_model_s)
         winners = (
             "flat" if flat < levels else "levels" for flat, levels in (figures[:2], figures[2:])
         )
-        table.add_row(f"{row.mib:g} MiB", *(f"{1e3 * figure:.1f}" for figure in figures), *winners)
-    console.print(table)
-    table = _table(
+        shown.add_row(f"{row.mib:g} MiB", *(f"{1e3 * figure:.1f}" for figure in figures), *winners)
+    console.print(shown)
+    shown = table(
         f"{rate}: training steps",
         ("model", "searched for", "mesh", "predicted ms", "measured ms", "error"),
     )
     for step in found.steps:
         error = f"{100 * (step.predicted_s / step.measured_s - 1):+.0f} %"
         figures = (f"{1e3 * step.predicted_s:.1f}", f"{1e3 * step.measured_s:.1f}", error)
-        table.add_row(step.model, step.searched_for, step.mesh, *figures)
-    console.print(table)
+        shown.add_row(step.model, step.searched_for, step.mesh, *figures)
+    console.print(shown)
 
 
-def _table(title: str, heads: Sequence[str]) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.MARKDOWN)
+def table(title: str, heads: Sequence[str]) -> Table:
+    """A table with these heads: words in the first column, numbers in the others."""
+    shown = Table(title=title, title_justify="left", title_style="bold", box=box.MARKDOWN)
     for number, head in enumerate(heads):
-        table.add_column(head, justify="right" if number else "left")
-    return table
+        shown.add_column(head, justify="right" if number else "left")
+    return shown
 
 
 # Models ---------------------------------------------------------------------------------------------------------------
@@ -317,7 +318,7 @@ def _reductions(size_bytes: int) -> tuple[float, float]:
         )
         for body in (lambda x: lax.psum(x, AXES), _by_levels)
     ]
-    times = _in_turns([lambda run=run: jax.block_until_ready(run(x)) for run in runs], 5)
+    times = in_turns([lambda run=run: jax.block_until_ready(run(x)) for run in runs], 5)
     return median(times[0]), median(times[1])
 
 
@@ -331,7 +332,7 @@ def _steps(plans: Sequence[tuple[str, str]], count: int) -> list[tuple[float, li
     found: list[tuple[float, list[float]]] = []
     for name in dict.fromkeys(name for name, _ in plans):
         runs = [_Training(MODELS[name](), path) for model, path in plans if model == name]
-        times = _in_turns([run.step for run in runs], count)
+        times = in_turns([run.step for run in runs], count)
         found += [(median(mine), run.losses) for mine, run in zip(times, runs, strict=True)]
     return found
 
@@ -351,7 +352,7 @@ class _Training:
         self.losses.append(float(loss))
 
 
-def _in_turns(works: Sequence[Callable[[], Any]], count: int) -> list[list[float]]:
+def in_turns(works: Sequence[Callable[[], Any]], count: int) -> list[list[float]]:
     """The seconds of each of `works`, `count` times by turns, after one time that is not counted."""
     for work in works:
         work()

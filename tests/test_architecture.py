@@ -31,6 +31,7 @@ PRINTING_ROOMS = {
 JAX_ROOMS = {
     "trace",
     "emit",
+    "microbatch",
     "inspect",
     "api",
     "operators",
@@ -49,7 +50,7 @@ JAX_ROOMS = {
 # "autopar" is autopar/__init__.py. A new room needs a row here.
 _INNER = (
     "core errors config cost_models ops redistribute backends solve memory cost passes search trace emit inspect "
-    "operators discover _compat _jit _mesh _payload calibration"
+    "operators discover microbatch _compat _jit _mesh _payload calibration"
 )
 # the job around a step
 _JOB = "distributed data checkpoint parameter_server trainer"
@@ -77,6 +78,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
         "discover": "core errors ops _compat _mesh _payload",
         "calibration": "core errors cost_models _compat",
         "emit": "core errors backends _compat _mesh _payload",
+        "microbatch": "core errors ops passes search trace emit _compat _mesh",
         "inspect": "core errors backends emit _compat",
         "report": _INNER,
         "api": f"{_INNER} report",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,9 +15,21 @@ from autopar.api.plan import Plan
 from autopar.api.plan_cache import Shelf
 from autopar.api.shardings import Shapes, kept, pinned
 from autopar.api.target import PlanningTarget
+from autopar.core.graph import OpGraph
 from autopar.core.mesh import DeviceMesh
 from autopar.core.regions import LOOPS
-from autopar.errors import NoFeasiblePlan, PlanFileError, SignatureMismatch, Unsolved
+from autopar.core.stages import Stages
+from autopar.errors import (
+    BatchNotCut,
+    NoFeasiblePlan,
+    NoStagesWarning,
+    PlanFileError,
+    SignatureMismatch,
+    TraceError,
+    Unsolved,
+    users_level,
+)
+from autopar.microbatch.layers import STAGES, choices_of_stages
 from autopar.operators import KEEP
 from autopar.search.alternatives import search_best
 from autopar.search.constraints.part import constraints_of_part
@@ -157,7 +170,8 @@ def alternatives(
     """The traces of `fn` that may be planned.
 
     Functions that were made operators are kept whole, then expanded. Loops over samples go round by round, then in a
-    part for each device of `cluster`; then, where dims are uneven that much lies in, these are padded for the devices.
+    part for each device of `cluster`; then, where dims are uneven that much lies in, these are padded for the devices;
+    then layers that may be stages are, of each number.
     """
     devices = cluster.topology.device_count
     wanted = settings.options.loops
@@ -175,7 +189,36 @@ def alternatives(
         traces = [*traces, *(traced for traced in in_parts if traced.has_parts)]
 
     choices = [] if plain.mesh else padded_choices(plain.graph, devices)
-    return [*traces, *(_trace(captures[-1], settings, parts, sizes) for sizes in choices)]
+    traces += [_trace(captures[-1], settings, parts, sizes) for sizes in choices]
+    if settings.options.stages == "never" or plain.mesh:
+        return traces
+    return [*traces, *_in_stages(fn, settings, args, kwargs, plain.graph, devices)]
+
+
+def _in_stages(
+    fn: Function,
+    settings: Settings,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    graph: OpGraph,
+    devices: int,
+) -> list[Traced]:
+    """The traces of `fn` whose layers are pipeline stages; `graph` is that in which they are not.
+
+    Layers whose rows depend on one another are no stages, which a warning says.
+    """
+    found: list[Traced] = []
+    for stages in choices_of_stages(graph, devices):
+        try:
+            with STAGES(stages):
+                captured = _captured(fn, settings, args, kwargs, keep=False)
+        except TraceError as error:
+            if not isinstance(error.__cause__, BatchNotCut):
+                raise
+            warnings.warn(str(error.__cause__), NoStagesWarning, stacklevel=users_level())
+            break
+        found.append(_trace(captured, settings, loop_parts=1, stages=stages))
+    return found
 
 
 def _has_loops(traced: Traced) -> bool:
@@ -191,7 +234,11 @@ def _captured(
 
 
 def _trace(
-    captured: Capture, settings: Settings, loop_parts: int, padding: Mapping[int, int] | None = None
+    captured: Capture,
+    settings: Settings,
+    loop_parts: int,
+    padding: Mapping[int, int] | None = None,
+    stages: Stages | None = None,
 ) -> Traced:
     return graph_of(
         captured,
@@ -201,6 +248,7 @@ def _trace(
         while_trips=settings.options.while_trips,
         loop_parts=loop_parts,
         padding=padding,
+        stages=stages,
     )
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from autopar.core.regions import LEAVING, Region, RegionTree
 from autopar.core.repeats import repeats
+from autopar.core.stages import Stages
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -182,7 +183,7 @@ class OpGraph:
     those that are the data of typed PRNG keys: their last dim is one key, and is whole on every device. `output_names`
     are the paths of the results ("output[0]['w1']"), where they are known. `resident` are the positions of inputs that
     stay on the devices between calls though nothing is carried into them. `padding` are the sizes of dims that are
-    padded inside, with what they become.
+    padded inside, with what they become. `stages` says how layers are divided among pipeline stages, where they are.
 
     Invariants (checked by `check`): an operand is an input, a literal or the result of an earlier operator, and seen
     where it is read; every tensor has one producer; operators are numbered by position; the operators of a region,
@@ -202,6 +203,7 @@ class OpGraph:
     output_names: tuple[str, ...] = ()
     resident: tuple[int, ...] = ()
     padding: tuple[tuple[int, int], ...] = ()
+    stages: Stages | None = None
 
     def __post_init__(self) -> None:
         check(self)

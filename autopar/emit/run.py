@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -43,30 +44,26 @@ def local_function(
     """
     last = {value: n for n, i in enumerate(program.instructions) for value in i.ins}
     last |= dict.fromkeys(program.outputs, len(program.instructions))
-    runner = _Runner(program, last, anew(program), backend, backend.written(program))
+    runner = _DeviceRunner(program, last, anew(program), backend, backend.written(program))
     numbered = list(enumerate(program.instructions))
 
     def run(*inputs: Array) -> tuple[Array, ...]:
         env: Env = dict(zip(program.inputs, inputs, strict=True))
         runner.run(numbered, env, None)
-        return tuple(_read(program, env, value) for value in program.outputs)
+        return tuple(read_value(program, env, value) for value in program.outputs)
 
     return run
 
 
 @dataclass(frozen=True, eq=False)
-class _Runner:
+class Runner(ABC):
     """Runs the instructions of a program, region by region.
 
-    `last` is the last instruction that reads each value, `anew` what is read through a barrier where; `backend` as in
-    `local_function`; `held` are values that are written before they are read.
+    `last` is the last instruction that reads each value.
     """
 
     program: ShardedProgram
     last: dict[int, int]
-    anew: dict[int, BarrierReads]
-    backend: Backend
-    held: frozenset[int]
 
     def run(self, instructions: control.Numbered, env: Env, parent: int | None) -> None:
         """Runs `instructions`, which lie in the region `parent`, with the values `env`."""
@@ -78,19 +75,72 @@ class _Runner:
         ):
             if region is None:
                 for position, instruction in members:
-                    self.step(instruction, env, self.anew.get(position))
+                    self.step(position, instruction, env)
             elif tree.kind(region) == "remat":
                 self.run_remat(tree[region], list(members), env)
             else:
                 inside = control.ControlRegion(
-                    program, tree[region], list(members), env, self.run, partial(_read, program)
+                    program,
+                    tree[region],
+                    list(members),
+                    env,
+                    self.run,
+                    partial(read_value, program),
                 )
                 control.RUN[inside.region.kind](inside)
 
-    def step(self, instruction: Instruction, env: Env, due: BarrierReads | None) -> None:
-        """Runs one instruction with the values `env`, of which it reads through a barrier what is `due`."""
+    @abstractmethod
+    def step(self, position: int, instruction: Instruction, env: Env) -> None:
+        """Runs the instruction at a position with the values `env`, and puts its results there."""
+
+    def leaving(self, members: control.Numbered, inside: Iterable[int]) -> Iterator[int]:
+        """Those of `inside`, made by `members`, which are all of a block, that others read."""
+        end = members[-1][0]
+        return (value for value in inside if self.last.get(value, -1) > end)
+
+    def run_remat(self, region: Region, members: control.Numbered, env: Env) -> None:
+        """Runs a rematerialised block as one operator, so that XLA cannot undo it."""
+        inside = {value for _, instruction in members for value in instruction.outs}
+        ins = sorted(
+            {
+                v
+                for _, instruction in members
+                for v in instruction.ins
+                if v in env and v not in inside
+            }
+        )
+        outs = sorted(self.leaving(members, inside))
+        if is_ordered([instruction for _, instruction in members]):
+            env[TOKEN] = token_of(self.program.mesh, env)
+            ins = [*ins, TOKEN]
+            outs = [*outs, TOKEN]
+
+        def body(*values: Array) -> list[Array]:
+            local: Env = dict(zip(ins, values, strict=True))
+            self.run(members, local, region.id)
+            return [local[value] for value in outs]
+
+        results = _rematerialised(region, body, [env[value] for value in ins])
+        env.update(zip(outs, results, strict=True))
+
+
+@dataclass(frozen=True, eq=False)
+class _DeviceRunner(Runner):
+    """Runs instructions inside shard_map.
+
+    `anew` is what is read through a barrier where; `backend` as in `local_function`; `held` are values that are
+    written before they are read.
+    """
+
+    anew: dict[int, BarrierReads]
+    backend: Backend
+    held: frozenset[int]
+
+    def step(self, position: int, instruction: Instruction, env: Env) -> None:
+        """Runs one instruction with the values `env`, some of which it may read through a barrier."""
         program = self.program
-        values: Sequence[Array] = [_read(program, env, value) for value in instruction.ins]
+        due = self.anew.get(position)
+        values: Sequence[Array] = [read_value(program, env, value) for value in instruction.ins]
         values = values if due is None else behind_barrier(due, instruction.ins, values, env)
         if isinstance(instruction, Compute) and instruction.op.kind in BOUNDARY:
             return
@@ -112,32 +162,6 @@ class _Runner:
             raise TypeError(f"{instruction} was never routed")
 
         env.update(zip(instruction.outs, results, strict=True))
-
-    def run_remat(self, region: Region, members: control.Numbered, env: Env) -> None:
-        """Runs a rematerialised block as one operator, so that XLA cannot undo it."""
-        inside = {value for _, instruction in members for value in instruction.outs}
-        end = members[-1][0]
-        ins = sorted(
-            {
-                v
-                for _, instruction in members
-                for v in instruction.ins
-                if v in env and v not in inside
-            }
-        )
-        outs = sorted(value for value in inside if self.last.get(value, -1) > end)
-        if is_ordered([instruction for _, instruction in members]):
-            env[TOKEN] = token_of(self.program.mesh, env)
-            ins = [*ins, TOKEN]
-            outs = [*outs, TOKEN]
-
-        def body(*values: Array) -> list[Array]:
-            local: Env = dict(zip(ins, values, strict=True))
-            self.run(members, local, region.id)
-            return [local[value] for value in outs]
-
-        results = _rematerialised(region, body, [env[value] for value in ins])
-        env.update(zip(outs, results, strict=True))
 
 
 def _compute(
@@ -165,7 +189,8 @@ def _rematerialised(
     return remat_primitive().bind(*constants, *values, **{**params, "jaxpr": closed})
 
 
-def _read(program: ShardedProgram, env: Env, value: int) -> Array:
+def read_value(program: ShardedProgram, env: Env, value: int) -> Array:
+    """The value numbered `value`: one of `env`, or a literal."""
     if value in env:
         return env[value]
     tensor = program.values[value].tensor

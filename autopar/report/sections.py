@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
+from autopar.core.stages import Stages
 from autopar.report.groups import (
     CollectiveGroup,
     OperatorGroup,
@@ -255,6 +256,7 @@ def _overview(report: Report) -> Section:
             if report.loop_parts > 1
             else ()
         ),
+        *((("stages", _stages(report.stages)),) if report.stages else ()),
         *(("rules found by trial", operator) for operator in report.found_rules),
         *(("no price inside", operator) for operator in report.unpriced),
     )
@@ -273,6 +275,12 @@ def _padded(report: Report) -> str:
     """The sizes of dims that are longer inside, and what computing on what was added takes."""
     sizes = ", ".join(f"{size} to {padded}" for size, padded in report.padding)
     return f"{sizes}: at most {format_quantity(report.padding_time_s, 'time')} of computing is on what is added"
+
+
+def _stages(stages: Stages) -> str:
+    """How layers are divided among stages, and how much of the time of a stage goes to waste for it."""
+    divided = f"{stages.count} of layers, {stages.micro_batches} micro-batches"
+    return f"{divided}; idle in {stages.bubble:.0%} of {stages.ticks} ticks"
 
 
 def _quality(report: Report) -> str:

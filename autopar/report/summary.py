@@ -9,6 +9,7 @@ from autopar.core.graph import OpGraph, OpNode, TensorInfo
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement
 from autopar.core.program import Compute, Instruction, Move, ShardedProgram
+from autopar.core.stages import Stages
 from autopar.ops.rules.kernels import has_no_price
 from autopar.passes.schedule import StepSchedule, schedule
 from autopar.report.errors import ErrorShare, error_shares, standard_error_s
@@ -99,6 +100,7 @@ class Report:
     `unpriced` are operators of which nothing but operands and results is known: their kind and source line.
     `padding` are sizes of dims that are longer inside, with what they become there; `padding_time_s` is what computing
     what was added takes. `loop_parts` is in how many parts loops over samples go on side by side, 1 if none does.
+    `stages` says how layers are divided among pipeline stages; None if they are not.
     """
 
     function: str
@@ -128,6 +130,7 @@ class Report:
     padding: tuple[tuple[int, int], ...] = ()
     padding_time_s: float = 0.0
     loop_parts: int = 1
+    stages: Stages | None = None
 
     @property
     def serial_time_s(self) -> float:
@@ -219,6 +222,7 @@ def summarise(
         graph.padding,
         _padding_time_s(step),
         _loop_parts(graph),
+        graph.stages,
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from autopar.core.mesh import DeviceMesh
+from autopar.core.stages import Stages
 from autopar.search.search import announced, find_at, places_of, search
 from autopar.search.task import Planned, Task, begun
 
@@ -42,5 +43,13 @@ def _variants(tasks: Sequence[Task]) -> str:
         )
         for task in tasks
     }
+    stages = [task.graph.stages for task in tasks if task.graph.stages is not None]
     kept = ", operators kept or expanded" if len(operators) > 1 else ""
-    return kept + (", loops whole or in parts" if len(loops) > 1 else "")
+    parts = ", loops whole or in parts" if len(loops) > 1 else ""
+    return kept + parts + (_divisions(stages) if stages else "")
+
+
+def _divisions(stages: Sequence[Stages]) -> str:
+    """All stages and micro-batches as words."""
+    shown = ", ".join(f"{one.count} ({one.micro_batches})" for one in stages)
+    return f", layers in no stages or in stages (micro-batches): {shown}"

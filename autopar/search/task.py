@@ -34,6 +34,13 @@ FRONT_GAP = 1e-2
 """Of the objective: a point of a front is not worked on further once no better one can save more than this share."""
 ROUGH_WORK = 1e9
 """Additions of an elimination that are spent where little work is to do."""
+_WORDS: dict[str, tuple[str, ...]] = {
+    "recompute": ("auto", "never"),
+    "loops": ("best", "whole", "parts"),
+    "stages": ("best", "never"),
+    "data_parallel": ("never", "compared"),
+}
+"""The options of a search that are one of a few words."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +55,8 @@ class SearchOptions:
     round. `operators` says what becomes of functions that were made operators
     (`autopar.operator`): "kept" whole, "expanded", or "best": both are planned and the better plan is kept. `loops`
     says how loops over samples (scans whose rounds need nothing of one another but sums) run: "whole", round by round,
-    in "parts", one for each device where they divide evenly, or "best" in the same way. `recompute`
+    in "parts", one for each device where they divide evenly, or "best" in the same way. `stages` says whether layers
+    under `autopar.scan_layers` may be pipeline stages: "never", or "best" in the same way. `recompute`
     says whether activations may be computed once more in the backward pass, rather than kept: "never", or "auto": it is
     looked into where nothing fits in the memory limit otherwise, or the limit costs more than 5 % of the objective, as
     that is a second search. A point of a front is worked on until its gap is `front_gap` (>= 0); on large ones it is
@@ -64,6 +72,7 @@ class SearchOptions:
     while_trips: float = WHILE_TRIPS
     operators: Literal["best", "kept", "expanded"] = "best"
     loops: Literal["best", "whole", "parts"] = "best"
+    stages: Literal["best", "never"] = "best"
     recompute: Literal["auto", "never"] = "auto"
     data_parallel: Literal["never", "compared"] = "never"
     front_gap: float = FRONT_GAP
@@ -108,15 +117,11 @@ class SearchOptions:
                 f"front_gap is {gap!r}: pass the gap that a point of a front may have, a number >= 0"
             )
 
-        if self.recompute not in ("auto", "never"):
-            raise InvalidOption(f"recompute is {self.recompute!r}: pass 'auto' or 'never'")
-        if self.loops not in ("best", "whole", "parts"):
-            raise InvalidOption(f"loops is {self.loops!r}: pass 'best', 'whole' or 'parts'")
-
-        if self.data_parallel not in ("never", "compared"):
-            raise InvalidOption(
-                f"data_parallel is {self.data_parallel!r}: pass 'never' or 'compared'"
-            )
+        for name, words in _WORDS.items():
+            given = getattr(self, name)
+            if given not in words:
+                shown = ", ".join(map(repr, words[:-1]))
+                raise InvalidOption(f"{name} is {given!r}: pass {shown} or {words[-1]!r}")
 
         if self.on_progress is not None and not callable(self.on_progress):
             raise InvalidOption(

@@ -15,6 +15,7 @@ from autopar._compat import untyped_jax
 from autopar.core.graph import OpGraph, TensorInfo
 from autopar.core.mesh import DeviceMesh
 from autopar.core.regions import WHILE_TRIPS
+from autopar.core.stages import Stages
 from autopar.errors import TraceError
 from autopar.trace.arguments import Arguments, Donated, function_name, positions, read_arguments
 from autopar.trace.carry import Carry, Results, find_carry
@@ -128,7 +129,7 @@ class GraphOptions(TypedDict, total=False):
     of those passed by name. `carry` says which results become the next call's inputs (`find_carry`), `while_trips` how
     often a while loop goes round, whose trips only its run can tell, `padding` what sizes of dims become inside
     (`padding.padded_sizes`), `loop_parts` into how many parts, at most, the rounds of a loop over samples are divided
-    (`trace.loop_parts`).
+    (`trace.loop_parts`), `stages` how its layers were divided when it was captured.
     """
 
     donate_argnums: int | Sequence[int]
@@ -137,6 +138,7 @@ class GraphOptions(TypedDict, total=False):
     while_trips: float
     padding: Mapping[int, int] | None
     loop_parts: int
+    stages: Stages | None
 
 
 def trace(
@@ -187,6 +189,7 @@ def graph_of(captured: Capture, **options: Unpack[GraphOptions]) -> Traced:
     graph = replace(
         on_one_mesh(_graph(parts, pairs, arguments, results, state, donated)),
         padding=tuple(padding.items()),
+        stages=options.get("stages"),
     )
     if isinstance(fn, FlatFunction):
         graph = replace(graph, output_names=fn.outputs)

@@ -34,7 +34,8 @@ def iota(local: LocalOp) -> Run:
 
     def run() -> Sequence[Array]:
         start = lax.convert_element_type(local.start(axes, local.op.outs[0].shape[axis]), counter)
-        return [(count()[0] + start).astype(dtype)]
+        numbers = count()[0] if not local.interleaved else count()[0] * local.step(axes)
+        return [(numbers + start).astype(dtype)]
 
     return run
 
@@ -55,7 +56,9 @@ def iota_2x32_shape(local: LocalOp) -> Run:
         for d, axes in enumerate(placement.dims):
             start = lax.convert_element_type(local.start(axes, shape[d]), np.uint32)
             along = [-1 if e == d else 1 for e in range(len(shape))]
-            coordinate = (lax.iota(np.uint32, local_shape[d]) + start).reshape(along)
+            numbers = lax.iota(np.uint32, local_shape[d])
+            numbers = numbers if not local.interleaved else numbers * np.uint32(local.step(axes))
+            coordinate = (numbers + start).reshape(along)
             words.append(product(coordinate, strides[d]))
         return reduce(_sum_of_words, words)
 

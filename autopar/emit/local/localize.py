@@ -60,6 +60,7 @@ def localize(
     exchanger: Exchanger | None = None,
     *,
     backend: Backend = UNKNOWN,
+    interleaved: bool = False,
 ) -> Run:
     """The function from the local operands of `op` (in the order of `op.ins`) to its local results.
 
@@ -74,11 +75,14 @@ def localize(
       offset_of: the device's position along mesh axes, major to minor; by default read inside shard_map.
       exchanger: what runs the strategy's exchanges; by default collectives inside shard_map.
       backend: what compiles it.
+      interleaved: a shard is every nth element; for operators that number elements, and those without offsets.
 
     Raises:
       TypeError: if the operator holds no primitive.
     """
-    local = LocalOp(op, strategy, mesh, offset_of, exchanger or InShardMap(mesh), backend)
+    local = LocalOp(
+        op, strategy, mesh, offset_of, exchanger or InShardMap(mesh), backend, interleaved
+    )
     return _LOCALISERS[op.kind](local) if op.kind in _LOCALISERS else local.bind()
 
 

@@ -27,7 +27,7 @@ class LocalOp:
     """One operator, its strategy and mesh.
 
     `offset_of` tells this device's position along axes, major to minor; `exchanger` sends what devices exchange.
-    `backend` compiles it.
+    `backend` compiles it. A shard is a run of elements, or, `interleaved`, every nth of them.
     """
 
     op: OpNode
@@ -36,6 +36,7 @@ class LocalOp:
     offset_of: OffsetOf
     exchanger: Exchanger
     backend: Backend = UNKNOWN
+    interleaved: bool = False
 
     @property
     def payload(self) -> Payload:
@@ -58,7 +59,14 @@ class LocalOp:
 
     def start(self, axes: tuple[str, ...], size: int) -> Any:
         """Where this device's shard begins in a dim of `size` elements that `axes` split."""
-        return self.offset_of(axes) * (size // self.mesh.product(axes)) if axes else 0
+        if not axes:
+            return 0
+        offset = self.offset_of(axes)
+        return offset if self.interleaved else offset * (size // self.mesh.product(axes))
+
+    def step(self, axes: tuple[str, ...]) -> int:
+        """How far apart in the whole dim two neighbours of a shard stand."""
+        return self.mesh.product(axes) if self.interleaved else 1
 
     def bind(self, **changed: Any) -> Run:
         """The primitive, with these parameters changed and none that names a global sharding."""

@@ -1,0 +1,239 @@
+"""Layers in pipeline stages: values and gradients of lax.scan, and plans that choose them where they pay."""
+
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import autopar
+from autopar.core.stages import Stages
+from autopar.errors import BatchNotCut, InvalidOption, NoStagesWarning
+from autopar.microbatch.layers import STAGES, choices_of_stages, scan_layers
+from autopar.trace import trace
+
+LAYERS, ROWS, TOKENS, WIDTH = 4, 16, 3, 8
+ALL = [Stages(2, 2), Stages(2, 8), Stages(4, 4), Stages(4, 16)]
+
+
+@pytest.fixture
+def drawn():
+    """Parameters and rows in double precision, so that rounding is nothing beside a wrong value."""
+    with jax.enable_x64(True):
+        yield _drawn()
+
+
+def _drawn():
+    draw = np.random.default_rng(0)
+    params = {
+        "w": jnp.asarray(draw.normal(size=(LAYERS, WIDTH, WIDTH)) * 0.3),
+        "scale": jnp.ones((LAYERS, WIDTH)),
+        "key": jax.random.split(jax.random.key(1), LAYERS),
+    }
+    x = jnp.asarray(draw.normal(size=(ROWS, TOKENS, WIDTH)))
+    return params, x
+
+
+def plain(x, p):
+    return x + jnp.tanh(x @ p["w"]) * p["scale"]
+
+
+def dropped(x, p):
+    keep = jax.random.bernoulli(p["key"], 0.8, x.shape)
+    return jnp.where(keep, plain(x, p) / 0.8, 0)
+
+
+def normalised(x, p):
+    centred = x - x.mean(-1, keepdims=True)
+    return x + (centred * jax.lax.rsqrt((centred**2).mean(-1, keepdims=True) + 1e-5)) @ p["w"]
+
+
+def attending(x, p):
+    q = x @ p["w"]
+    causal = jnp.tril(jnp.ones((x.shape[1], x.shape[1]), bool))
+    scores = jnp.where(causal, jnp.einsum("bqd,bkd->bqk", q, x), -1e9)
+    return x + jnp.einsum("bqk,bkd->bqd", jax.nn.softmax(scores, -1), x)
+
+
+def gradients(layer, params, x):
+    """The loss, and its gradients by all parameters but the keys and by x."""
+    floats = {name: leaf for name, leaf in params.items() if name != "key"}
+
+    def loss(floats, x):
+        return (scan_layers(layer, x, {**params, **floats}) ** 2).mean()
+
+    return jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))(floats, x)
+
+
+def assert_close(found, wanted, tolerance=1e-10):
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("stages", ALL, ids=str)
+@pytest.mark.parametrize("layer", [plain, dropped, normalised, attending])
+def test_values_and_gradients_are_those_of_scan(layer, stages, drawn):
+    wanted = gradients(layer, *drawn)
+    with STAGES(stages):
+        found = gradients(layer, *drawn)
+    assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("layer", [dropped, attending])
+def test_a_checkpointed_layer_runs_in_stages(layer, drawn):
+    wanted = gradients(layer, *drawn)
+    with STAGES(Stages(2, 4)):
+        found = gradients(jax.checkpoint(layer), *drawn)
+    assert_close(found, wanted)
+
+
+def test_what_a_layer_closes_over_and_passes_on_is_cut_with_the_rows(drawn):
+    params, x = drawn
+    mask = jnp.asarray(np.random.default_rng(1).integers(0, 2, (ROWS, TOKENS)), float)
+
+    def loss(shared, x):
+        def layer(carried, p):
+            x, seen = carried
+            return (x + jnp.tanh(x @ p["w"]) * shared * seen[..., None] * mask[..., None], seen)
+
+        return (scan_layers(layer, (x, mask), params)[0] ** 2).mean()
+
+    both = jax.value_and_grad(loss, argnums=(0, 1))
+    wanted = jax.jit(both)(jnp.ones(WIDTH), x)
+    with STAGES(Stages(4, 8)):
+        found = jax.jit(both)(jnp.ones(WIDTH), x)
+    assert_close(found, wanted)
+
+
+def test_every_stage_runs_all_its_layers_at_once(drawn):
+    params, x = drawn
+    with STAGES(Stages(2, 8)):
+        graph = trace(lambda p, x: scan_layers(plain, x, p), (params, x)).graph
+    products = [op for op in graph.ops if op.kind == "dot_general"]
+    assert [op.outs[0].shape for op in products] == [(2, ROWS // 8, TOKENS, WIDTH)]
+    assert [region.trips for region in graph.regions if region.kind == "body"] == [9, LAYERS // 2]
+
+
+def test_layers_or_rows_that_do_not_divide_run_as_a_scan(drawn):
+    params, x = drawn
+    function = jax.make_jaxpr(lambda p, x: scan_layers(plain, x, p))
+    whole = str(function(params, x))
+    for stages in (Stages(3, 4), Stages(2, 3)):
+        with STAGES(stages):
+            assert str(function(params, x)) == whole
+
+
+@pytest.mark.parametrize("mixing", [lambda x, p: x - x.mean(0), lambda x, p: jnp.flip(x, 0)])
+def test_rows_that_depend_on_one_another_are_refused(mixing, drawn):
+    params, x = drawn
+    with STAGES(Stages(2, 4)), pytest.raises(BatchNotCut):
+        scan_layers(mixing, x, params)
+
+
+def test_a_result_without_rows_is_refused(drawn):
+    params, _ = drawn
+    x = jnp.ones((ROWS, ROWS))
+    with STAGES(Stages(2, 4)), pytest.raises(BatchNotCut, match="result 0 of the layer"):
+        scan_layers(lambda x, p: x.T, x, params)
+
+
+@pytest.mark.parametrize(
+    ("x", "params", "named"),
+    [
+        (jnp.ones(()), {"w": jnp.ones((2, 3))}, "x of scan_layers"),
+        ((), {"w": jnp.ones((2, 3))}, "x of scan_layers"),
+        (jnp.ones((4, 3)), {"w": jnp.ones((2, 3)), "b": jnp.ones((3, 3))}, "params of scan_layers"),
+    ],
+)
+def test_arrays_without_a_common_first_dim_are_refused(x, params, named):
+    with pytest.raises(InvalidOption, match=named):
+        scan_layers(plain, x, params)
+
+
+def test_the_choices_divide_devices_layers_and_rows(drawn):
+    params, x = drawn
+    graph = trace(lambda p, x: scan_layers(plain, x, p), (params, x)).graph
+    assert choices_of_stages(graph, 6) == [Stages(2, 4), Stages(2, 8), Stages(2, 16)]
+    assert [choice.count for choice in choices_of_stages(graph, 8)] == [2, 2, 2, 4, 4]
+    assert choices_of_stages(trace(lambda x: x + 1, (x,)).graph, 8) == []
+
+
+def test_a_bubble_is_the_idle_share_of_all_ticks():
+    stages = Stages(4, 12)
+    busy = [[tick - stage in range(12) for tick in range(stages.ticks)] for stage in range(4)]
+    assert stages.bubble == pytest.approx(1 - np.mean(busy))
+
+
+# Plans ----------------------------------------------------------------------------------------------------------------
+
+
+def training_step(params, x):
+    def loss(w):
+        return (scan_layers(plain, x, {**params, "w": w}) ** 2).mean()
+
+    value, grads = jax.value_and_grad(loss)(params["w"])
+    return {**params, "w": params["w"] - 0.1 * grads}, value
+
+
+def deep(layers, rows, width):
+    """The parameters and rows of a deep perceptron, in shape only."""
+    floats = {"w": (layers, width, width), "scale": (layers, width)}
+    params = {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in floats.items()}
+    return params, jax.ShapeDtypeStruct((rows, 8, width), jnp.float32)
+
+
+SLOW = {"cluster": "4x2xcpu-1gbit", "mesh": {"x": 4, "y": 2}}
+
+
+def test_stages_are_chosen_over_slow_links():
+    plan = autopar.plan(training_step, *deep(16, 64, 1024), **SLOW)
+    never = autopar.SearchOptions(stages="never")
+    without = autopar.plan(training_step, *deep(16, 64, 1024), **SLOW, options=never)
+    report = plan.bound.report()
+    assert report.stages == Stages(4, 8)
+    assert without.bound.report().stages is None
+    assert plan.objective_s < without.objective_s
+    assert "4 of layers, 8 micro-batches; idle in 27% of 11 ticks" in str(plan)
+    assert "layers in no stages or in stages" in report.space
+
+
+def test_stages_are_not_chosen_where_links_are_fast():
+    plan = autopar.plan(training_step, *deep(16, 64, 1024), cluster="8xh100", mesh={"x": 8})
+    assert plan.bound.report().stages is None
+
+
+def test_a_plan_in_stages_runs_and_is_loaded_from_its_file(tmp_path):
+    draw = np.random.default_rng(0)
+    params = {
+        "w": (draw.normal(size=(16, 1024, 1024)) / 32).astype(np.float32),
+        "scale": np.ones((16, 1024), np.float32),
+    }
+    x = draw.normal(size=(64, 8, 1024)).astype(np.float32)
+    wanted = jax.jit(training_step)(params, x)
+    step = autopar.compile(training_step, **SLOW)
+    plan = step.plan(params, x)
+    assert plan.bound.report().stages == Stages(4, 8)
+    assert plan.in_shardings()[0]["w"].spec[0] == "x"
+    assert_close(jax.device_get(step(params, x)), wanted, 1e-5)
+
+    plan.save(tmp_path / "plan.json")
+    loaded = autopar.Plan.load(tmp_path / "plan.json").compile(training_step)
+    assert_close(jax.device_get(loaded(params, x)), wanted, 1e-5)
+
+
+def test_layers_that_cannot_be_stages_are_planned_without_them():
+    def step(params, x):
+        return scan_layers(lambda x, p: (x - x.mean(0)) @ p["w"], x, params).sum()
+
+    with pytest.warns(NoStagesWarning, match="reduce_sum"):
+        plan = autopar.plan(step, *deep(4, 8, 16), cluster="4x2xcpu-1gbit")
+    assert plan.bound.report().stages is None
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        autopar.plan(
+            step,
+            *deep(4, 8, 16),
+            cluster="4x2xcpu-1gbit",
+            options=autopar.SearchOptions(stages="never"),
+        )

@@ -97,6 +97,18 @@ class PlanFileError(AutoparError, ValueError):
     """A plan file that is corrupt, of another version, or of another function."""
 
 
+class MissingLibrary(AutoparError, ImportError):
+    """A library that autopar uses for this is not installed; the message says which of its extras brings it."""
+
+
+class CheckpointError(AutoparError, ValueError):
+    """A checkpoint that cannot be written, or read, or is of another state."""
+
+
+class DamagedCheckpointWarning(UserWarning):
+    """A checkpoint that is damaged was set aside; the one before is used."""
+
+
 class SignatureMismatch(AutoparError, TypeError):
     """Arguments whose structure, shapes or types are not those that were planned."""
 

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from autopar import operators
+    from autopar import checkpoint, operators
     from autopar.api.calibrate import Calibration, calibrate
     from autopar.api.compiled import Compiled, compile, plan
     from autopar.api.constraints import (
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from autopar.search.progress import SearchProgress
     from autopar.search.task import SearchOptions
     from autopar.solve import SolveOptions
+    from autopar.trainer import Trainer
     from cost_models import Cluster, load_cluster
 
 __all__ = [
@@ -48,8 +49,10 @@ __all__ = [
     "SearchOptions",
     "SearchProgress",
     "SolveOptions",
+    "Trainer",
     "at",
     "calibrate",
+    "checkpoint",
     "compare",
     "compile",
     "data_parallel",
@@ -84,14 +87,16 @@ _HOMES = {
     "autopar.search.progress": "SearchProgress",
     "autopar.search.task": "SearchOptions",
     "autopar.solve": "SolveOptions",
+    "autopar.trainer": "Trainer",
     "cost_models": "Cluster load_cluster",
 }
+_ROOMS = ("checkpoint", "operators")
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:
-    if name == "operators":
-        return import_module("autopar.operators")
+    if name in _ROOMS:
+        return import_module(f"autopar.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'autopar' has no attribute {name!r}")
     found = globals()[name] = getattr(import_module(_HOME[name]), name)

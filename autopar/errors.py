@@ -31,6 +31,10 @@ class DifferentValues(AutoparError, ValueError):
     """Processes that run one plan pass different values for one argument, which each of them has to hold whole."""
 
 
+class MissingExtra(AutoparError, ImportError):
+    """A library of one of autopar's extras that is not installed."""
+
+
 class TraceError(AutoparError):
     """The function cannot be traced by JAX, or contains what a plan cannot hold."""
 
@@ -95,10 +99,6 @@ class Unsolved(AutoparError):
 
 class PlanFileError(AutoparError, ValueError):
     """A plan file that is corrupt, of another version, or of another function."""
-
-
-class MissingLibrary(AutoparError, ImportError):
-    """A library that autopar uses for this is not installed; the message says which of its extras brings it."""
 
 
 class CheckpointError(AutoparError, ValueError):

@@ -17,8 +17,8 @@ from autopar._compat import untyped_jax
 from autopar.api.placing import opened_tree
 from autopar.api.plan import Plan
 from autopar.api.plan_file import autopar_version, packed_fields
-from autopar.checkpoint import manifest
 from autopar.checkpoint.library import orbax
+from autopar.checkpoint.manifest import damage_in, write_manifest
 from autopar.checkpoint.preemption import Preemption
 from autopar.checkpoint.stored import difference, leaves_of, restored, stored, wanted
 from autopar.emit.several import gathered, this_process
@@ -72,15 +72,17 @@ class Checkpoints:
 
         Raises:
           InvalidOption: `every` or `keep` is below 1.
-          MissingLibrary: orbax is not installed.
-          CheckpointError: the directory cannot be made.
+          MissingExtra: orbax is not installed.
+          CheckpointError: the directory cannot be made, or is a file.
         """
         if every < 1 or keep < 1:
             raise InvalidOption(
-                f"every is {every} and keep is {keep}: a checkpoint is due every 1 or more steps, and 1 or more are kept"
+                f"every is {every} and keep is {keep}: save every 1 or more steps, and keep 1 or more"
             )
 
         self.directory = Path(directory).absolute()
+        if self.directory.exists() and not self.directory.is_dir():
+            raise CheckpointError(f"{self.directory} is a file: name a directory for checkpoints")
         self.every = every
         self.preempted = False
         self._read_only = read_only
@@ -108,7 +110,7 @@ class Checkpoints:
         Args:
           step: how many steps were done.
           state: the arrays and numbers to go on from.
-          data: where in its data the job is: a loader with `get_state`, or what JSON can hold, the same in all processes.
+          data: where in its data the job is: a loader with `get_state`, or what JSON can hold; alike in all processes.
           plan: the plan of the step.
           force: at whatever step.
 
@@ -187,8 +189,8 @@ class Checkpoints:
         latest = self._latest()
         if latest is not None and latest > step:
             raise CheckpointError(
-                f"step {step} cannot be saved in {self.directory}, where step {latest} is already: go on from that one, "
-                f"move it away, or name another directory"
+                f"step {step} cannot be saved in {self.directory}, where step {latest} is already: go on from that, "
+                f"move it away, or name another directory."
             )
 
         args = orbax().args
@@ -214,7 +216,7 @@ class Checkpoints:
     def _seal(self) -> None:
         """Adds the manifest to what is written, right before it takes the name that makes it a checkpoint."""
         (unnamed,) = self._unnamed(self._saving)
-        manifest.write(unnamed)
+        write_manifest(unnamed)
 
     def _unnamed(self, step: int | None) -> list[Path]:
         """Where orbax writes a checkpoint before it takes its name."""
@@ -328,7 +330,8 @@ class Checkpoints:
             self._manager.reload()
 
         warnings.warn(
-            f"the checkpoint of step {step} in {self.directory} is damaged: {damage}; {kept}, and the one before is used",
+            f"the checkpoint of step {step} in {self.directory} is damaged: {damage}; {kept}, and the one before is "
+            f"used",
             DamagedCheckpointWarning,
             stacklevel=users_level(),
         )
@@ -340,7 +343,7 @@ class Checkpoints:
     def _agreed_damage(self, step: int) -> str:
         """What any process found wrong with its part of a checkpoint."""
         processes = untyped_jax.process_count()
-        own = manifest.damage(self.directory / str(step), this_process(), processes)
+        own = damage_in(self.directory / str(step), this_process(), processes)
         return next((found.decode() for found in self._agree(own.encode()) if found), "")
 
     def _agree(self, own: bytes) -> tuple[bytes, ...]:

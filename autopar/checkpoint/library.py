@@ -5,18 +5,18 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from autopar.errors import MissingLibrary
+from autopar.errors import MissingExtra
 
 
 def orbax() -> Any:
     """The module `orbax.checkpoint`, without its annotations.
 
     Raises:
-      MissingLibrary: if it is not installed.
+      MissingExtra: if it is not installed.
     """
     try:
         return import_module("orbax.checkpoint")
     except ModuleNotFoundError as error:
-        raise MissingLibrary(
+        raise MissingExtra(
             f"checkpoints need orbax, which cannot be imported ({error}): pip install 'autopar[train]'"
         ) from error

@@ -16,13 +16,13 @@ NAME = "autopar_files.json"
 _COMMITS = ("_CHECKPOINT_METADATA", "commit_success.txt")
 
 
-def write(directory: Path) -> None:
+def write_manifest(directory: Path) -> None:
     """Writes the manifest of all files that are in `directory`."""
     files = {name: _entry(directory / name) for name in _files(directory)}
     (directory / NAME).write_text(json.dumps(files, indent=0, sort_keys=True), encoding="utf-8")
 
 
-def damage(directory: Path, part: int = 0, parts: int = 1) -> str:
+def damage_in(directory: Path, part: int = 0, parts: int = 1) -> str:
     """What is wrong with the checkpoint in `directory`; "" if nothing is.
 
     Of its files each of `parts` processes looks into its own `part`.

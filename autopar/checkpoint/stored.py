@@ -1,7 +1,7 @@
-"""Stored: a state as orbax takes it, what is known of its leaves, and how they differ from those that are wanted.
+"""Stored: the leaves of a state as orbax takes them, what is known of each, and how they differ from those wanted.
 
-Orbax takes arrays with elements, of JAX or numpy, typed keys among them. Numbers become arrays without dims; where a
-leaf has no elements, None is stored, and it is made anew.
+They are stored by their paths, so that any tree can be. Orbax takes arrays with elements, of JAX or numpy, typed keys
+among them: numbers become arrays without dims, and leaves without elements are made anew.
 """
 
 from __future__ import annotations
@@ -18,27 +18,29 @@ from autopar.errors import CheckpointError
 Leaf = tuple[tuple[int, ...], str]
 """Shape and dtype."""
 _SHOWN = 5
-_ROOT = "state"
-"""Above the state's own structure, which may be a single array."""
 
 
 def stored(state: Any) -> dict[str, Any]:
     """The arrays of `state`, as they are written."""
-    return {_ROOT: untyped_jax.tree.map(_written, state)}
+    return {
+        name: leaf if isinstance(leaf, jax.Array) else np.asarray(leaf)
+        for name, leaf in _named(state)
+        if not _is_empty(leaf)
+    }
 
 
 def wanted(state: Any) -> dict[str, Any]:
     """What is to be read for `state`, a tree of arrays or of what says their shape, dtype and sharding."""
-    return {_ROOT: untyped_jax.tree.map(_read, state)}
+    return {name: _abstract(leaf) for name, leaf in _named(state) if not _is_empty(leaf)}
 
 
 def restored(state: Any, found: dict[str, Any]) -> Any:
     """What was `found` for the leaves of `state`, with those that have no elements."""
-    leaves, tree = untyped_jax.tree.flatten(state)
-    arrays = iter(untyped_jax.tree.leaves(found[_ROOT]))
-    return tree.unflatten(
-        [_empty(leaf) if _is_empty(leaf) else _as_given(leaf, next(arrays)) for leaf in leaves]
-    )
+    leaves = [
+        _empty(leaf) if _is_empty(leaf) else _as_given(leaf, found[name])
+        for name, leaf in _named(state)
+    ]
+    return untyped_jax.tree.unflatten(untyped_jax.tree.structure(state), leaves)
 
 
 def leaves_of(state: Any) -> dict[str, Leaf]:
@@ -48,8 +50,7 @@ def leaves_of(state: Any) -> dict[str, Leaf]:
       CheckpointError: one is no array and no number.
     """
     found: dict[str, Leaf] = {}
-    for path, leaf in untyped_jax.tree_util.tree_leaves_with_path(state):
-        name = untyped_jax.tree_util.keystr(path)
+    for name, leaf in _named(state):
         shape, dtype = _type(leaf)
         if getattr(dtype, "kind", "") in ("O", "U", "S", "M", "m"):
             raise CheckpointError(
@@ -88,15 +89,12 @@ def _canonical(leaf: Leaf | None) -> Leaf | None:
     return leaf[0], str(jax.dtypes.canonicalize_dtype(np.dtype(leaf[1])))
 
 
-def _written(leaf: Any) -> Any:
-    if _is_empty(leaf):
-        return None
-    return leaf if isinstance(leaf, jax.Array) else np.asarray(leaf)
+def _named(state: Any) -> list[tuple[str, Any]]:
+    leaves = untyped_jax.tree_util.tree_leaves_with_path(state)
+    return [(untyped_jax.tree_util.keystr(path), leaf) for path, leaf in leaves]
 
 
-def _read(leaf: Any) -> Any:
-    if _is_empty(leaf):
-        return None
+def _abstract(leaf: Any) -> Any:
     shape, dtype = _type(leaf)
     sharding = getattr(leaf, "sharding", None)
     if sharding is None:

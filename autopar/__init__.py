@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from autopar import checkpoint, operators
+    from autopar import checkpoint, distributed, operators
     from autopar.api.calibrate import Calibration, calibrate
     from autopar.api.compiled import Compiled, compile, plan
     from autopar.api.constraints import (
@@ -56,6 +56,7 @@ __all__ = [
     "compare",
     "compile",
     "data_parallel",
+    "distributed",
     "forbid",
     "front",
     "load_cluster",
@@ -90,7 +91,7 @@ _HOMES = {
     "autopar.trainer": "Trainer",
     "cost_models": "Cluster load_cluster",
 }
-_ROOMS = ("checkpoint", "operators")
+_ROOMS = ("checkpoint", "distributed", "operators")
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
 
 

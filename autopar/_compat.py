@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -45,6 +46,18 @@ ADDS_STARTS = tuple(map(int, re.findall(r"\d+", untyped_jax.__version__)[:2])) <
 def jax_version() -> str:
     """The version of JAX, as it names it."""
     return untyped_jax.__version__
+
+
+def detects_cluster() -> bool:
+    """Whether JAX finds the processes of a job by itself: of SLURM, Open MPI, Kubernetes or the host of a TPU.
+
+    Every pod of Kubernetes looks like one to JAX; only one with an index can be.
+    """
+    known: Any = untyped_jax._src.clusters.ClusterEnv._cluster_types
+    asked = [one for one in known if not one.opt_in_only_method]
+    if "JOB_COMPLETION_INDEX" not in os.environ:
+        asked = [one for one in asked if one.__name__ != "K8sCluster"]
+    return any(one.is_env_present() for one in asked)
 
 
 def open_jaxpr(jaxpr: Any) -> tuple[Any, tuple[Any, ...]]:

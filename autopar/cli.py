@@ -211,6 +211,44 @@ def clusters(
         _print(plain(rich_sections((cluster_section() if name is None else figure_section(name),))))
 
 
+@app.command(context_settings={"allow_interspersed_args": False})
+def launch(
+    script: Annotated[Path, typer.Argument(metavar="SCRIPT.py", help="what each process runs")],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="...", help="those of the script")
+    ] = None,
+    processes: Annotated[
+        int, typer.Option("--processes", "-n", help="how many processes", min=1)
+    ] = 1,
+    devices_per_process: Annotated[
+        int | None,
+        typer.Option(help="of each, virtual ones on a CPU; default: as JAX finds them", min=1),
+    ] = None,
+    log_dir: Annotated[
+        Path, typer.Option(help="rank.N/stdout and rank.N/stderr go in there")
+    ] = Path("log_output"),
+    port: Annotated[
+        int | None, typer.Option(help="of process 0; default: a free one", min=1, max=65535)
+    ] = None,
+    timeout: Annotated[
+        float, typer.Option(help="seconds after the first until all have to be there", min=0)
+    ] = 300.0,
+    grace: Annotated[
+        float, typer.Option(help="seconds to save in after Ctrl-C or SIGTERM", min=0)
+    ] = 30.0,
+) -> None:
+    """Run a script in several processes of this machine, which find one another by autopar.distributed.init()."""
+    with _one_line_errors():
+        from autopar.distributed.launch import Job
+        from autopar.distributed.launch import launch as run
+
+        given = tuple(arguments or ())
+        job = Job(script, given, processes, devices_per_process, log_dir, port, timeout, grace)
+        code = run(job, sys.stdout.buffer, sys.stderr.buffer)
+
+    raise typer.Exit(code)
+
+
 def parse_mesh(text: str) -> dict[str, int]:
     """Axis sizes by name from "data=2,model=4", major to minor.
 

@@ -35,6 +35,10 @@ class MissingExtra(AutoparError, ImportError):
     """A library of one of autopar's extras that is not installed."""
 
 
+class JobError(AutoparError, RuntimeError):
+    """Processes of a job that cannot be started, or do not find one another."""
+
+
 class TraceError(AutoparError):
     """The function cannot be traced by JAX, or contains what a plan cannot hold."""
 

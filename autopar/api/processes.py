@@ -13,22 +13,28 @@ from hashlib import sha256
 from math import prod
 from typing import Any
 
-import jax
-import numpy as np
-
-from autopar._compat import is_key_dtype, key_data
 from autopar.api.bound import Bound, task_of
 from autopar.api.call import Signature, show_type, type_of
 from autopar.api.packed_plan import PackedPlan
-from autopar.emit.several import gathered, gathered_rows, spans_processes, this_process
+from autopar.emit.several import (
+    DIGEST_BYTES,
+    digest,
+    gathered,
+    gathered_rows,
+    is_key,
+    is_over_processes,
+    on_host,
+    shown_processes,
+    spans_processes,
+    this_process,
+)
 from autopar.errors import DifferentValues, InvalidMesh, SignatureMismatch
 from autopar.search.search import restore
 from autopar.trace.arguments import Arguments
 
 Slices = tuple[slice, ...]
 _SHOWN = 3
-_DIGEST_BYTES = 16
-_NOT_HOST = bytes(_DIGEST_BYTES)
+_NOT_HOST = bytes(DIGEST_BYTES)
 
 
 # One plan -------------------------------------------------------------------------------------------------------------
@@ -106,21 +112,16 @@ def same_everywhere(
     Raises:
       DifferentValues: if the processes do not hold the same; the same error in all of them.
     """
-    hosts = {n: _on_host(value) for n, value in enumerate(values) if not is_over_processes(value)}
+    hosts = {n: on_host(value) for n, value in enumerate(values) if not is_over_processes(value)}
     if not hosts:
         return list(values)
-    digests = b"".join(_digest(hosts[n]) if n in hosts else _NOT_HOST for n in range(len(values)))
+    digests = b"".join(digest(hosts[n]) if n in hosts else _NOT_HOST for n in range(len(values)))
     summaries = gathered_rows(sha256(digests).digest(), devices)
     if len(set(summaries.values())) > 1:
         raise DifferentValues(_difference(names, gathered_rows(digests, devices)))
     return [
-        hosts[n] if n in hosts and not _is_key(value) else value for n, value in enumerate(values)
+        hosts[n] if n in hosts and not is_key(value) else value for n, value in enumerate(values)
     ]
-
-
-def is_over_processes(value: Any) -> bool:
-    """Whether `value` is an array over devices of several processes."""
-    return isinstance(value, jax.Array) and not value.is_fully_addressable
 
 
 def check_global_shapes(arguments: Arguments, values: Sequence[Any], planned: Signature) -> None:
@@ -141,32 +142,16 @@ def check_global_shapes(arguments: Arguments, values: Sequence[Any], planned: Si
             )
 
 
-def _on_host(value: Any) -> np.ndarray[Any, Any]:
-    """The elements of `value`; of typed keys their data."""
-    return np.asarray(key_data(value) if _is_key(value) else value)
-
-
-def _is_key(value: Any) -> bool:
-    return isinstance(value, jax.Array) and is_key_dtype(value.dtype)
-
-
-def _digest(value: np.ndarray[Any, Any]) -> bytes:
-    found = sha256(f"{value.dtype} {value.shape} ".encode())
-    elements: Any = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
-    found.update(elements)
-    return found.digest()[:_DIGEST_BYTES]
-
-
 def _difference(names: Sequence[str], digests: Mapping[int, bytes]) -> str:
     """What differs, from the digests of all values by process."""
     found: list[str] = []
     for n, name in enumerate(names):
         holders: dict[bytes, list[int]] = {}
         for process, row in digests.items():
-            holders.setdefault(row[n * _DIGEST_BYTES : (n + 1) * _DIGEST_BYTES], []).append(process)
+            holders.setdefault(row[n * DIGEST_BYTES : (n + 1) * DIGEST_BYTES], []).append(process)
         if len(holders) > 1:
             found.append(
-                f"{name} ({' / '.join(_held(digest, group) for digest, group in holders.items())})"
+                f"{name} ({' / '.join(_held(found_digest, group) for found_digest, group in holders.items())})"
             )
 
     more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
@@ -177,9 +162,9 @@ def _difference(names: Sequence[str], digests: Mapping[int, bytes]) -> str:
     )
 
 
-def _held(digest: bytes, processes: Sequence[int]) -> str:
-    who = f"process{'es' if len(processes) > 1 else ''} {', '.join(map(str, processes))}"
-    return f"{who}: an array over all" if digest == _NOT_HOST else who
+def _held(held: bytes, processes: Sequence[int]) -> str:
+    who = shown_processes(processes)
+    return f"{who}: an array over all" if held == _NOT_HOST else who
 
 
 # What a process holds -------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from hashlib import sha256
 from typing import Any
 
 import jax
@@ -12,6 +13,9 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from autopar._compat import as_keys, is_key_dtype, key_data, make_mesh, untyped_jax, without_mesh
+
+DIGEST_BYTES = 16
+_PIECE_BYTES = 64 * 2**20
 
 
 def in_order(devices: Sequence[Any]) -> tuple[Any, ...]:
@@ -64,6 +68,37 @@ def all_placed(values: Sequence[Any], shardings: Sequence[NamedSharding]) -> lis
     return [placed(value, sharding) for value, sharding in zip(values, shardings, strict=True)]
 
 
+# What processes hold, and tell one another ----------------------------------------------------------------------------
+
+
+def is_over_processes(value: Any) -> bool:
+    """Whether `value` is an array over devices of several processes."""
+    return isinstance(value, jax.Array) and not value.is_fully_addressable
+
+
+def is_key(value: Any) -> bool:
+    """Whether `value` is an array of typed PRNG keys."""
+    return isinstance(value, jax.Array) and is_key_dtype(value.dtype)
+
+
+def on_host(value: Any) -> np.ndarray[Any, Any]:
+    """The elements of `value`; of typed keys their data."""
+    return np.asarray(key_data(value) if is_key(value) else value)
+
+
+def digest(value: np.ndarray[Any, Any]) -> bytes:
+    """A fingerprint of the dtype, shape and elements, of DIGEST_BYTES."""
+    found = sha256(f"{value.dtype} {value.shape} ".encode())
+    elements: Any = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+    found.update(elements)
+    return found.digest()[:DIGEST_BYTES]
+
+
+def shown_processes(processes: Sequence[int]) -> str:
+    """Numbers of processes, as errors name them."""
+    return f"process{'es' if len(processes) > 1 else ''} {', '.join(map(str, processes))}"
+
+
 def gathered(text: bytes, devices: Sequence[Any]) -> tuple[bytes, ...]:
     """What each process that has any of `devices` passes as `text`, by the number of the process; for all to call."""
     lengths = gathered_rows(len(text).to_bytes(8, "little"), devices).values()
@@ -89,13 +124,41 @@ def gathered_rows(own: bytes, devices: Sequence[Any]) -> dict[int, bytes]:
     return {process: everything[n].tobytes() for process, n in sorted(first.items())}
 
 
+def sent(text: bytes, source: int, devices: Sequence[Any]) -> bytes:
+    """What process `source` passes as `text`, in all processes of `devices`: for all to call; others' is not looked at.
+
+    In pieces, as each device holds one of each process while they are put together: a sum of bytes, all others zero.
+    """
+    gather = _gather(tuple(devices))
+    length = int.from_bytes(
+        gathered_rows(len(text).to_bytes(8, "little"), devices)[source], "little"
+    )
+    size = min(_PIECE_BYTES, 1 << max(length - 1, 0).bit_length())
+    first = [device.process_index for device in gather.devices].index(source)
+
+    found: list[bytes] = []
+    for start in range(0, length, size):
+        piece = np.frombuffer(text[start : start + size].ljust(size, b"\0"), np.uint8)
+
+        def of_device(index: Any, piece: Any = piece) -> Any:
+            return (piece if index[0].indices(len(gather.devices))[0] == first else 0 * piece)[None]
+
+        with without_mesh():
+            mine = untyped_jax.make_array_from_callback(
+                (len(gather.devices), size), gather.split, of_device
+            )
+            found.append(np.asarray(gather.add(mine).addressable_data(0)).tobytes())
+    return b"".join(found)[:length]
+
+
 @dataclass(frozen=True)
 class _Gather:
-    """One row of an array for each device, gathered on all of them."""
+    """One row of an array for each device, gathered on all of them, or summed."""
 
     devices: tuple[Any, ...]
     split: NamedSharding
     run: Any
+    add: Any
 
 
 @lru_cache(maxsize=8)
@@ -108,11 +171,16 @@ def _gather(devices: tuple[Any, ...]) -> _Gather:
         ordered,
         NamedSharding(mesh, PartitionSpec("device")),
         untyped_jax.jit(_same, out_shardings=whole),
+        untyped_jax.jit(_sum, out_shardings=whole),
     )
 
 
 def _same(x: Any) -> Any:
     return x
+
+
+def _sum(rows: Any) -> Any:
+    return rows.sum(axis=0, dtype=rows.dtype)
 
 
 def _is_whole_here(value: Any) -> bool:

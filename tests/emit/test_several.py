@@ -6,7 +6,11 @@ from dataclasses import dataclass
 from itertools import product
 from random import Random
 
-from autopar.emit.several import in_order
+import jax
+import pytest
+
+from autopar.emit import several
+from autopar.emit.several import in_order, sent
 
 
 @dataclass(frozen=True)
@@ -39,3 +43,10 @@ def test_chips_are_numbered_along_the_torus() -> None:
         for piece, y, x in product(range(2), range(4), range(4))
     ]
     assert in_order(Random(0).sample(chips, 32)) == tuple(chips)
+
+
+@pytest.mark.parametrize("length", [0, 1, 8, 9, 40])
+def test_bytes_are_sent_in_pieces(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(several, "_PIECE_BYTES", 8)
+    text = Random(0).randbytes(length)
+    assert sent(text, 0, jax.devices()) == text

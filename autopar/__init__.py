@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from autopar import checkpoint, distributed, operators
+    from autopar import checkpoint, data, distributed, operators
     from autopar.api.calibrate import Calibration, calibrate
     from autopar.api.compiled import Compiled, compile, plan
     from autopar.api.constraints import (
@@ -55,6 +55,7 @@ __all__ = [
     "checkpoint",
     "compare",
     "compile",
+    "data",
     "data_parallel",
     "distributed",
     "forbid",
@@ -91,7 +92,7 @@ _HOMES = {
     "autopar.trainer": "Trainer",
     "cost_models": "Cluster load_cluster",
 }
-_ROOMS = ("checkpoint", "distributed", "operators")
+_ROOMS = ("checkpoint", "data", "distributed", "operators")
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
 
 

@@ -31,6 +31,10 @@ class DifferentValues(AutoparError, ValueError):
     """Processes that run one plan pass different values for one argument, which each of them has to hold whole."""
 
 
+class DataError(AutoparError, ValueError):
+    """A source of data, its elements or a position in it that do not fit the arguments of a plan."""
+
+
 class MissingExtra(AutoparError, ImportError):
     """A library of one of autopar's extras that is not installed."""
 

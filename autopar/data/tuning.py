@@ -121,8 +121,8 @@ class Tuner:
         return self.reading != before
 
     def _begin(self, reading: Reading) -> None:
-        """A trial: its first steps are left out, in which buffers fill and the step is compiled."""
+        """A trial: its first steps are left out, in which lanes get going, and what was made meanwhile is used up."""
         self.reading = reading
         self._window = Waits()
-        self._skipped = 2 + reading.lanes * max(reading.buffer, 1) + self._depth
+        self._skipped = 2 * (1 + reading.lanes) + self._depth
         self._length = max(_WINDOW, 2 * reading.lanes)

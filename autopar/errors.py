@@ -28,7 +28,7 @@ class InvalidConstraint(InvalidOption):
 
 
 class DifferentValues(AutoparError, ValueError):
-    """Processes that run one plan pass different values for one argument, which each of them has to hold whole."""
+    """Processes hold different values of what is to be the same in all: an argument that each has whole, or a state."""
 
 
 class DataError(AutoparError, ValueError):

@@ -17,7 +17,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -173,17 +173,11 @@ def measure(folder: Path, kills: int, draw: random.Random) -> tuple[list[Life], 
     alone = Job(folder / "alone")
     _finish(alone.begun(steps)[0])
     wanted = alone.losses()
-    differing = {
-        (number, step)
-        for number, life in enumerate([*lives, last])
-        for step, loss in life.losses.items()
-        if wanted.get(step, loss) != loss
-    }
     if len(wanted) != steps or last.losses.keys() != wanted.keys():
         raise RuntimeError(
             f"{len(wanted)} and {len(last.losses)} losses were told of {steps} steps"
         )
-    return lives, last, len(differing)
+    return lives, last, differing([*lives, last], wanted)
 
 
 def _finish(launcher: subprocess.Popen[bytes]) -> None:
@@ -191,10 +185,22 @@ def _finish(launcher: subprocess.Popen[bytes]) -> None:
         raise RuntimeError(f"the job ended with {launcher.returncode}")
 
 
-def shown(lives: Sequence[Life], last: Life, differing: int) -> Table:
+def differing(lives: Sequence[Life], wanted: Mapping[int, str]) -> int:
+    """How many losses, of all lives, are not those that are wanted, as far as these are known."""
+    return sum(
+        wanted.get(step, loss) != loss for life in lives for step, loss in life.losses.items()
+    )
+
+
+def lost(lives: Sequence[Life], last: Life) -> int:
+    """How many checkpoints that were complete at a kill were not gone on from, nor later ones."""
+    after = [*lives[1:], last]
+    return sum(other.resumed < one.complete for one, other in zip(lives, after, strict=True))
+
+
+def shown(lives: Sequence[Life], last: Life, others: int) -> Table:
     """What came of the kills."""
     after = [*lives[1:], last]
-    lost = [one for one, other in zip(lives, after, strict=True) if other.resumed < one.complete]
     again = [
         max(one.losses, default=0) - other.resumed for one, other in zip(lives, after, strict=True)
     ]
@@ -210,12 +216,12 @@ def shown(lives: Sequence[Life], last: Life, differing: int) -> Table:
     rows = {
         "kills survived": f"{len(after)} of {len(lives)} ({ranks})",
         "of these while a checkpoint was written": str(sum(life.saving for life in lives)),
-        "complete checkpoints lost": str(len(lost)),
+        "complete checkpoints lost": str(lost(lives, last)),
         f"steps done again, of {EVERY} from one checkpoint to the next": _spread(again, "{:.0f}"),
         "from the start to the first step behind the checkpoint": _spread(starts, "{:.1f} s"),
         "the same of a first start": f"{lives[0].start_s:.1f} s",
         "steps in all": str(max(last.losses)),
-        "losses that differ from a job left alone": str(differing),
+        "losses that differ from a job left alone": str(others),
     }
     for what, found in rows.items():
         table.add_row(what, found)
@@ -244,15 +250,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     console.print(", ".join(f"{name} {value}" for name, value in machine.items()))
 
     with tempfile.TemporaryDirectory(prefix="autopar-faults-") as folder:
-        lives, last, differing = measure(Path(folder), given.kills, random.Random(given.seed))
-    console.print(shown(lives, last, differing))
+        lives, last, others = measure(Path(folder), given.kills, random.Random(given.seed))
+    console.print(shown(lives, last, others))
     if given.json is not None:
         found = {"machine": machine, "lives": [asdict(life) for life in (*lives, last)]}
-        given.json.write_text(json.dumps({**found, "differing": differing}, indent=1) + "\n")
-    lost = any(
-        other.resumed < one.complete for one, other in zip(lives, [*lives[1:], last], strict=True)
-    )
-    if lost or differing:
+        given.json.write_text(json.dumps({**found, "differing": others}, indent=1) + "\n")
+    if lost(lives, last) or others:
         raise SystemExit("a complete checkpoint was lost, or a loss differs")
     record(__file__, given.record, console.tables)
 

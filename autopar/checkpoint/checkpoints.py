@@ -67,7 +67,7 @@ class Checkpoints:
           directory: where they are.
           every: steps from one to the next.
           keep: how many of the last ones are kept.
-          at_sigterm: whether SIGTERM makes the next step be saved and `preempted` true; else it ends the process.
+          at_sigterm: whether SIGTERM makes the next step be saved and `preempted` true; else nothing is done about it.
           read_only: nothing is written, moved or tidied up: for readers beside the job that writes.
 
         Raises:
@@ -104,8 +104,8 @@ class Checkpoints:
     ) -> bool:
         """Saves if it is time: every so many steps, at SIGTERM, or if `force`. To be called after every step.
 
-        The state is copied off the devices, then written in the background, and the step may be taken that its arrays
-        are donated to. At SIGTERM it returns when all is written, and `preempted` is true: then the job is to end.
+        The state is copied off the devices, then written in the background: a step that its arrays are donated to may
+        follow at once. At SIGTERM it returns when all is written, and `preempted` is true: then the job is to end.
 
         Args:
           step: how many steps were done.
@@ -120,7 +120,11 @@ class Checkpoints:
         Raises:
           CheckpointError: this one cannot be saved, or the one before could not be: the disk is full, say. Those that
             are there stay.
+          InvalidOption: the directory was opened to be read only.
         """
+        if self._read_only:
+            raise InvalidOption(f"{self.directory} was opened read_only: open it without, to save")
+
         stopping = self._preemption is not None and self._preemption.reached(step)
         self.preempted = self.preempted or stopping
         if not (force or stopping or step % self.every == 0):

@@ -356,6 +356,16 @@ def test_readers_change_nothing(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == before
 
 
+def test_readers_do_not_save(tmp_path: Path) -> None:
+    saved(tmp_path, STATE)
+    with (
+        Checkpoints(tmp_path, read_only=True) as checkpoints,
+        pytest.raises(InvalidOption, match="was opened read_only"),
+    ):
+        checkpoints.save(3, STATE, force=True)
+    assert steps_in(tmp_path) == [1]
+
+
 def test_what_was_not_finished_is_tidied_up(tmp_path: Path) -> None:
     saved(tmp_path, STATE)
     shutil.copytree(tmp_path / "1", tmp_path / "2.orbax-checkpoint-tmp")

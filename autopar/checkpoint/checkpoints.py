@@ -18,7 +18,7 @@ from autopar.api.placing import opened_tree
 from autopar.api.plan import Plan
 from autopar.api.plan_file import autopar_version, packed_fields
 from autopar.checkpoint.library import orbax
-from autopar.checkpoint.manifest import damage_in, write_manifest
+from autopar.checkpoint.manifest import MANIFEST, damage_in, write_manifest
 from autopar.checkpoint.preemption import Preemption
 from autopar.checkpoint.stored import difference, leaves_of, restored, stored, wanted
 from autopar.emit.several import gathered, this_process
@@ -269,6 +269,11 @@ class Checkpoints:
 
         like = target.abstract(argument) if isinstance(target, Plan) else target
         job = self._json(step, "job")
+        if job["format"] != _FORMAT:
+            raise CheckpointError(
+                f"the checkpoint of step {step} in {self.directory} is of format {job['format']!r}, this version of "
+                f"autopar reads {_FORMAT}: restore it by the version that wrote it, {job['autopar_version']!r}."
+            )
         there = {name: (tuple(shape), dtype) for name, (shape, dtype) in job["leaves"].items()}
         with opened_tree(like) as (arrays, put_back):
             differing = difference(there, leaves_of(arrays))
@@ -300,7 +305,7 @@ class Checkpoints:
         The files are looked into once, by each process at a part of them.
 
         Raises:
-          CheckpointError: all checkpoints are damaged.
+          CheckpointError: all checkpoints are damaged, or others than autopar's are there.
         """
         self.wait()
         latest = self._latest()
@@ -309,6 +314,7 @@ class Checkpoints:
 
         damages: list[str] = []
         for step in sorted(self._agreed_steps(), reverse=True):
+            self._check_own(step)
             damage = self._agreed_damage(step)
             if not damage:
                 self._good = step
@@ -319,6 +325,14 @@ class Checkpoints:
         raise CheckpointError(
             f"every checkpoint in {self.directory} is damaged ({'; '.join(damages)}). Begin anew in another directory."
         )
+
+    def _check_own(self, step: int) -> None:
+        """Whether autopar wrote a checkpoint: what it did not, it does not set aside as damaged."""
+        path = self.directory / str(step)
+        if not (path / "job").exists() and not (path / MANIFEST).exists():
+            raise CheckpointError(
+                f"{path} is no checkpoint of autopar: it has neither 'job' nor {MANIFEST}. Name another directory."
+            )
 
     def _set_aside(self, step: int, damage: str) -> None:
         """Says that a checkpoint is damaged, and gives it a name that is none of a checkpoint."""

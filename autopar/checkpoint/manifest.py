@@ -11,7 +11,7 @@ from hashlib import file_digest
 from pathlib import Path
 from typing import Any
 
-NAME = "autopar_files.json"
+MANIFEST = "autopar_files.json"
 # orbax writes these once more when it commits the checkpoint, behind the manifest
 _COMMITS = ("_CHECKPOINT_METADATA", "commit_success.txt")
 
@@ -19,7 +19,7 @@ _COMMITS = ("_CHECKPOINT_METADATA", "commit_success.txt")
 def write_manifest(directory: Path) -> None:
     """Writes the manifest of all files that are in `directory`."""
     files = {name: _entry(directory / name) for name in _files(directory)}
-    (directory / NAME).write_text(json.dumps(files, indent=0, sort_keys=True), encoding="utf-8")
+    (directory / MANIFEST).write_text(json.dumps(files, indent=0, sort_keys=True), encoding="utf-8")
 
 
 def damage_in(directory: Path, part: int = 0, parts: int = 1) -> str:
@@ -28,10 +28,10 @@ def damage_in(directory: Path, part: int = 0, parts: int = 1) -> str:
     Of its files each of `parts` processes looks into its own `part`.
     """
     try:
-        listed: Any = json.loads((directory / NAME).read_text(encoding="utf-8"))
+        listed: Any = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
         entries = sorted((name, size, digest) for name, (size, digest) in listed.items())
     except (OSError, ValueError, TypeError, AttributeError) as error:
-        return f"{NAME}, which names its files, cannot be read ({error})"
+        return f"{MANIFEST}, which names its files, cannot be read ({error})"
     return _damage_of(directory, entries[part::parts])
 
 
@@ -52,7 +52,7 @@ def _damage_of(directory: Path, entries: Sequence[tuple[str, int, str]]) -> str:
 def _files(directory: Path) -> list[str]:
     paths = (path for path in directory.rglob("*") if path.is_file())
     names = [path.relative_to(directory).as_posix() for path in paths]
-    return sorted(name for name in names if name not in (*_COMMITS, NAME))
+    return sorted(name for name in names if name not in (*_COMMITS, MANIFEST))
 
 
 def _entry(path: Path) -> tuple[int, str]:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import orbax.checkpoint as orbax
 import pytest
 
 import autopar
@@ -336,6 +337,28 @@ def test_nothing_is_begun_anew_where_all_are_damaged(tmp_path: Path) -> None:
         pytest.raises(
             CheckpointError, match=r"every checkpoint in .* is damaged \(step 2: job/met"
         ),
+    ):
+        checkpoints.restore(STATE)
+
+
+def test_checkpoints_of_others_are_left_alone(tmp_path: Path) -> None:
+    with orbax.CheckpointManager(tmp_path) as manager:
+        manager.save(1, args=orbax.args.StandardSave(STATE))
+    with (
+        Checkpoints(tmp_path) as checkpoints,
+        pytest.raises(CheckpointError, match="is no checkpoint of autopar"),
+    ):
+        checkpoints.restore(STATE)
+    assert steps_in(tmp_path) == [1]
+
+
+def test_another_format_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("autopar.checkpoint.checkpoints._FORMAT", 7)
+        saved(tmp_path, STATE)
+    with (
+        Checkpoints(tmp_path) as checkpoints,
+        pytest.raises(CheckpointError, match="is of format 7, this version of autopar reads 1"),
     ):
         checkpoints.restore(STATE)
 

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from autopar import data, distributed, operators
+    from autopar import checkpoint, data, distributed, operators
     from autopar.api.calibrate import Calibration, calibrate
     from autopar.api.compiled import Compiled, compile, plan
     from autopar.api.constraints import (
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from autopar.search.progress import SearchProgress
     from autopar.search.task import SearchOptions
     from autopar.solve import SolveOptions
+    from autopar.trainer import Trainer
     from cost_models import Cluster, load_cluster
 
 __all__ = [
@@ -50,9 +51,11 @@ __all__ = [
     "SearchOptions",
     "SearchProgress",
     "SolveOptions",
+    "Trainer",
     "accumulate",
     "at",
     "calibrate",
+    "checkpoint",
     "compare",
     "compile",
     "data",
@@ -92,9 +95,10 @@ _HOMES = {
     "autopar.search.progress": "SearchProgress",
     "autopar.search.task": "SearchOptions",
     "autopar.solve": "SolveOptions",
+    "autopar.trainer": "Trainer",
     "cost_models": "Cluster load_cluster",
 }
-_ROOMS = ("data", "distributed", "operators")
+_ROOMS = ("checkpoint", "data", "distributed", "operators")
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
 
 

@@ -31,16 +31,16 @@ class DifferentValues(AutoparError, ValueError):
     """Processes hold different values of what is to be the same in all: an argument that each has whole, or a state."""
 
 
-class JobError(AutoparError, RuntimeError):
-    """Processes of a job that cannot be started, or do not find one another."""
-
-
 class DataError(AutoparError, ValueError):
     """A source of data, its elements or a position in it that do not fit the arguments of a plan."""
 
 
 class MissingExtra(AutoparError, ImportError):
     """A library of one of autopar's extras that is not installed."""
+
+
+class JobError(AutoparError, RuntimeError):
+    """Processes of a job that cannot be started, or do not find one another."""
 
 
 class TraceError(AutoparError):
@@ -115,6 +115,14 @@ class Unsolved(AutoparError):
 
 class PlanFileError(AutoparError, ValueError):
     """A plan file that is corrupt, of another version, or of another function."""
+
+
+class CheckpointError(AutoparError, ValueError):
+    """A checkpoint that cannot be written, or read, or is of another state."""
+
+
+class DamagedCheckpointWarning(UserWarning):
+    """A checkpoint that is damaged was set aside; the one before is used."""
 
 
 class SignatureMismatch(AutoparError, TypeError):

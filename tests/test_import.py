@@ -37,9 +37,7 @@ def test_a_name_is_that_of_its_module(name: str) -> None:
     ]
     (home,) = [module for module, named in imported if named == name]
     found = (
-        import_module(f"{home}.{name}")
-        if name in ("data", "distributed", "operators")
-        else getattr(import_module(home), name)
+        import_module(f"{home}.{name}") if home == "autopar" else getattr(import_module(home), name)
     )
     assert getattr(autopar, name) is found
     assert name in dir(autopar)

@@ -100,12 +100,38 @@ def slot_of(bound: Bound, argument: Selector) -> Slot:
 def place(bound: Bound, tree: Any, argument: Selector, devices: Sequence[Any]) -> Any:
     """As `Plan.place`, on these devices."""
     slot = slot_of(bound, argument)
+    with opened_tree(tree) as (arrays, put_back):
+        return put_back(_placed(bound, slot, arrays, devices))
+
+
+@contextmanager
+def opened_tree(tree: Any) -> Generator[tuple[Any, Callable[[Any], Any]]]:
+    """`tree` with arrays for objects of libraries, and what makes it of such arrays, within the context.
+
+    Objects that can change are changed.
+    """
     adapter = adapter_of((tree,), {})
     if adapter is None:
-        return _placed(bound, slot, tree, devices)
+        yield tree, _same
+        return
+
     with adapter.open(CallParts(_same, (tree,), {}), _kept) as opened:
-        placed = (_placed(bound, slot, opened.parts.args[0], devices),)
-        return opened.close(opened.parts.fn(*placed), placed, {})
+
+        def put_back(arrays: Any) -> Any:
+            return opened.close(opened.parts.fn(arrays), (arrays,), {})
+
+        yield opened.parts.args[0], put_back
+
+
+def abstract(bound: Bound, argument: Selector, devices: Sequence[Any]) -> Any:
+    """As `Plan.abstract`, on these devices."""
+    slot = slot_of(bound, argument)
+    avals = [bound.traced.input_avals[position] for position in slot.positions]
+    leaves = [
+        untyped_jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=sharding)
+        for aval, sharding in zip(avals, _shardings(bound, slot, devices), strict=True)
+    ]
+    return untyped_jax.tree_util.tree_unflatten(slot.tree, leaves)
 
 
 def _placed(bound: Bound, slot: Slot, tree: Any, devices: Sequence[Any]) -> Any:

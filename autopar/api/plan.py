@@ -16,7 +16,7 @@ from autopar.api import plan_file
 from autopar.api.bound import Bound
 from autopar.api.figures import Figures
 from autopar.api.options import ClusterLike, checked_devices
-from autopar.api.placing import Maker, init, place
+from autopar.api.placing import Maker, abstract, init, place
 from autopar.api.plan_file import PlanFile
 from autopar.api.processes import slices_of
 from autopar.api.runner import Runner
@@ -176,6 +176,19 @@ class Plan(Figures):
           AutoparError: for a loaded plan.
         """
         return place(self.bound, tree, argument, self.check_devices(devices))
+
+    def abstract(self, argument: int | str = 0, *, devices: Sequence[Any] | None = None) -> Any:
+        """An argument as jax.ShapeDtypeStructs, with the NamedShardings that the plan has for it.
+
+        Args:
+          argument: its position, or its name.
+          devices: None: see `check_devices`.
+
+        Raises:
+          SignatureMismatch: if there is no such argument.
+          AutoparError: for a loaded plan.
+        """
+        return abstract(self.bound, argument, self.check_devices(devices))
 
     def init(
         self,

@@ -147,15 +147,9 @@ def dump(file: PlanFile, path: Path) -> None:
     Raises:
       PlanFileError: if `path` cannot be written.
     """
-    report = file.report
-    about = f"{report.function} on mesh {file.plan.stage.mesh} of {report.cluster}: `autopar report FILE` shows it"
-    fields = {
-        "about": about,
-        "autopar_version": file.autopar_version,
-        "format_version": PACKED_VERSION,
-        "contents": packed_text(to_json(file)),
-    }
-    lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in fields.items())
+    lines = ",\n".join(
+        f"{json.dumps(key)}: {json.dumps(value)}" for key, value in packed_fields(file).items()
+    )
 
     try:
         path.write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
@@ -163,6 +157,18 @@ def dump(file: PlanFile, path: Path) -> None:
         raise PlanFileError(
             f"the plan cannot be written to {path}: {_reason(error)}. Choose another path."
         ) from error
+
+
+def packed_fields(file: PlanFile) -> dict[str, Any]:
+    """What is written of `file`, a JSON object."""
+    report = file.report
+    about = f"{report.function} on mesh {file.plan.stage.mesh} of {report.cluster}: `autopar report FILE` shows it"
+    return {
+        "about": about,
+        "autopar_version": file.autopar_version,
+        "format_version": PACKED_VERSION,
+        "contents": packed_text(to_json(file)),
+    }
 
 
 def to_json(file: PlanFile) -> str:

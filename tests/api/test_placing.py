@@ -237,3 +237,15 @@ def test_the_first_plan_that_takes_the_state_is_taken() -> None:
         step.init(make_state, KEY)
     second = step.plan(STATE, X)
     assert_lies(step.init(make_state, KEY), second.in_shardings()[0])
+
+
+def test_an_argument_is_told_as_shapes_with_shardings() -> None:
+    plan = compiled().plan(STATE, X)
+    told = plan.abstract()
+    assert jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), told) == jax.tree.map(
+        lambda leaf: (leaf.shape, leaf.dtype), STATE
+    )
+    assert jax.tree.map(lambda leaf: leaf.sharding, told) == plan.in_shardings()[0]
+    assert plan.abstract("x").sharding == plan.in_shardings()[1]
+    with pytest.raises(SignatureMismatch, match="no argument 'y'"):
+        plan.abstract("y")

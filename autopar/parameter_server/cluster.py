@@ -1,0 +1,185 @@
+"""Ray: started here, joined at an address, and asked; what goes wrong is said in autopar's words."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from importlib import import_module
+from time import monotonic, sleep
+from typing import Any
+
+from autopar.errors import AutoparError, InvalidJob, MissingLibrary, ParameterServerError
+
+NAMESPACE = "autopar"
+SCHEDULER = "parameter-server-scheduler"
+OBJECT_STORE_BYTES = 256 * 1024 * 1024
+"""Of a Ray that is started here. What travels is freed at once; Ray spills to disk what does not fit."""
+_SETTINGS = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    # servers and the scheduler take no accelerator; without it Ray warns that this default will change
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+}
+
+
+def ray() -> Any:
+    """The library.
+
+    Raises:
+      MissingLibrary: it is not installed.
+    """
+    for name, value in _SETTINGS.items():
+        os.environ.setdefault(name, value)
+    try:
+        return import_module("ray")
+    except ImportError as error:
+        raise MissingLibrary(
+            "parameter servers run on Ray, which is not installed: pip install 'autopar[ps]'"
+        ) from error
+
+
+@contextmanager
+def local() -> Generator[None]:
+    """Ray on this machine: the one that this process has joined already, or one that ends with the context."""
+    library = ray()
+    if library.is_initialized():
+        yield
+        return
+
+    library.init(
+        address="local",
+        namespace=NAMESPACE,
+        include_dashboard=False,
+        object_store_memory=OBJECT_STORE_BYTES,
+        log_to_driver=False,
+        logging_level="error",
+    )
+    try:
+        yield
+    finally:
+        library.shutdown()
+
+
+@contextmanager
+def head(address: str, timeout_s: float) -> Generator[None]:
+    """The first node of a Ray cluster, which listens at `host:port` of this machine until the context ends.
+
+    Raises:
+      InvalidJob: no address of this form, or something listens there already.
+      ParameterServerError: Ray does not start.
+    """
+    host, port = split_address(address)
+    ray()
+    if _answers(host, port):
+        raise InvalidJob(f"{address}: something listens there already; take another port")
+    command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block"]
+    options = [f"--node-ip-address={host}", f"--port={port}", "--include-dashboard=false"]
+    store = [f"--object-store-memory={OBJECT_STORE_BYTES}", "--disable-usage-stats"]
+    started = subprocess.Popen(
+        [*command, *options, *store], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+    try:
+        _wait_for_head(started, host, port, timeout_s)
+        with joined(address, timeout_s):
+            yield
+    finally:
+        started.terminate()
+        started.communicate()
+
+
+@contextmanager
+def joined(address: str, timeout_s: float) -> Generator[None]:
+    """This process as part of the Ray cluster at `host:port`.
+
+    Raises:
+      InvalidJob: no address of this form.
+      ParameterServerError: nothing answers there, or no Ray.
+    """
+    host, port = split_address(address)
+    library = ray()
+    end = monotonic() + timeout_s
+    while not _answers(host, port):
+        if monotonic() > end:
+            raise ParameterServerError(
+                f"nothing answers at {address} within {timeout_s:g} s: start the scheduler there first, and give servers "
+                "and workers its address"
+            )
+        sleep(0.2)
+
+    try:
+        library.init(
+            address=address, namespace=NAMESPACE, log_to_driver=False, logging_level="error"
+        )
+    except (ConnectionError, RuntimeError, ValueError, library.exceptions.RayError) as error:
+        raise ParameterServerError(f"what answers at {address} is no Ray to join: {error}") from error
+    try:
+        yield
+    finally:
+        library.shutdown()
+
+
+def scheduler(address: str, timeout_s: float) -> Any:
+    """The scheduler's actor in the cluster that this process has joined.
+
+    Raises:
+      ParameterServerError: none has come within `timeout_s`.
+    """
+    library = ray()
+    end = monotonic() + timeout_s
+    while True:
+        try:
+            return library.get_actor(SCHEDULER, namespace=NAMESPACE)
+        except ValueError as error:
+            if monotonic() > end:
+                raise ParameterServerError(
+                    f"Ray answers at {address}, and no scheduler is there within {timeout_s:g} s: start it first"
+                ) from error
+        sleep(0.2)
+
+
+def answer(reference: Any) -> Any:
+    """What an actor answers; of autopar's errors there, the error itself."""
+    library = ray()
+    try:
+        return library.get(reference)
+    except library.exceptions.RayTaskError as error:
+        if isinstance(error.cause, AutoparError):
+            raise error.cause from None
+        raise
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of "host:port".
+
+    Raises:
+      InvalidJob: another form.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise InvalidJob(f"{address!r} is no address; expected HOST:PORT, for example 127.0.0.1:6390")
+    return host, int(port)
+
+
+def _answers(host: str, port: int) -> bool:
+    try:
+        with socket.create_connection((host, port), timeout=1.0):
+            return True
+    except OSError:
+        return False
+
+
+def _wait_for_head(
+    started: subprocess.Popen[str], host: str, port: int, timeout_s: float
+) -> None:
+    end = monotonic() + timeout_s
+    while not _answers(host, port):
+        if started.poll() is not None:
+            said = started.communicate()[0]
+            raise ParameterServerError(f"Ray does not start at {host}:{port}:\n{said[-2000:]}")
+        if monotonic() > end:
+            raise ParameterServerError(f"Ray does not listen at {host}:{port} after {timeout_s:g} s")
+        sleep(0.1)

@@ -1,0 +1,37 @@
+"""Names: a pytree of parameters as arrays by name, `layers/0/kernel`, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from autopar._compat import untyped_jax
+
+WHOLE = "params"
+"""What the only array is called of a tree that is an array itself."""
+
+
+def names_in(tree: Any) -> Any:
+    """The tree with the name of each leaf in its place."""
+    return untyped_jax.tree_util.tree_map_with_path(lambda path, _: name_of(path), tree)
+
+
+def by_name(tree: Any) -> dict[str, Any]:
+    """The leaves of a tree by name, in its order."""
+    leaves: list[tuple[Any, Any]] = untyped_jax.tree_util.tree_leaves_with_path(tree)
+    return {name_of(path): leaf for path, leaf in leaves}
+
+
+def shapes_by_name(tree: Any) -> dict[str, Any]:
+    """Shape and type of each leaf by name, as JAX has them."""
+    return by_name(untyped_jax.eval_shape(lambda whole: whole, tree))
+
+
+def filled(names: Any, leaves: Mapping[str, Any]) -> Any:
+    """The tree of names, with the leaf of each name in its place."""
+    return untyped_jax.tree_util.tree_map(lambda name: leaves[name], names)
+
+
+def name_of(path: Any) -> str:
+    """`layers/0/kernel` for the path of a leaf."""
+    return untyped_jax.tree_util.keystr(path, simple=True, separator="/") or WHOLE

@@ -1,4 +1,4 @@
-"""Parameter servers on Ray: servers hold parameters and optimizer state, workers push gradients that autopar planned."""
+"""Parameter servers on Ray: servers hold parameters and optimizer state, workers push gradients."""
 
 from __future__ import annotations
 

@@ -56,10 +56,10 @@ def read_arrays(path: Path) -> dict[str, Array]:
       ParameterServerError: the file is missing or damaged.
     """
     try:
-        with np.load(path) as file:
+        with path.open("rb") as opened, np.load(opened) as file:
             head = json.loads(file["head"].tobytes())
             return {
-                one["name"]: file[str(n)].view(_dtype(one["dtype"])) for n, one in enumerate(head)
+                one["name"]: file[str(n)].view(np.dtype(one["dtype"])) for n, one in enumerate(head)
             }
     except (OSError, ValueError, KeyError, BadZipFile) as error:
         raise ParameterServerError(f"{path} cannot be read: {error}") from error
@@ -81,6 +81,7 @@ class Manifest:
         path = self.folder / MANIFEST
         if not path.exists():
             return []
+
         found = json.loads(path.read_text(encoding="utf-8"))
         if found["placed"] != self._job:
             raise ParameterServerError(
@@ -102,9 +103,9 @@ class Manifest:
 
         names = {f"{one.version:08}" for one in kept}
         for path in self.folder.iterdir():
-            if path.is_dir() and path.name.isdigit() and path.name not in names:
-                if int(path.name) < saved.version:
-                    shutil.rmtree(path)
+            is_version = path.is_dir() and path.name.isdigit() and path.name not in names
+            if is_version and int(path.name) < saved.version:
+                shutil.rmtree(path)
 
 
 def _write(path: Path, write: Callable[[IO[bytes]], object]) -> None:
@@ -134,9 +135,3 @@ def _sync(folder: Path) -> None:
 def _plain(array: Array) -> np.dtype[Any]:
     """A type of numpy's own with as many bytes."""
     return array.dtype if array.dtype.isbuiltin == 1 else np.dtype(f"u{array.dtype.itemsize}")
-
-
-def _dtype(name: str) -> np.dtype[Any]:
-    import jax.numpy as jnp
-
-    return np.dtype(getattr(jnp, name, name))

@@ -93,7 +93,7 @@ def head(address: str, timeout_s: float) -> Generator[None]:
 
 @contextmanager
 def joined(address: str, timeout_s: float) -> Generator[None]:
-    """This process as part of the Ray cluster at `host:port`.
+    """While the context lasts this process is part of the Ray cluster at `host:port`.
 
     Raises:
       InvalidJob: no address of this form.
@@ -105,8 +105,8 @@ def joined(address: str, timeout_s: float) -> Generator[None]:
     while not _answers(host, port):
         if monotonic() > end:
             raise ParameterServerError(
-                f"nothing answers at {address} within {timeout_s:g} s: start the scheduler there first, and give servers "
-                "and workers its address"
+                f"nothing answers at {address} within {timeout_s:g} s: start the scheduler there first, and give "
+                "servers and workers its address"
             )
         sleep(0.2)
 
@@ -115,14 +115,16 @@ def joined(address: str, timeout_s: float) -> Generator[None]:
             address=address, namespace=NAMESPACE, log_to_driver=False, logging_level="error"
         )
     except (ConnectionError, RuntimeError, ValueError, library.exceptions.RayError) as error:
-        raise ParameterServerError(f"what answers at {address} is no Ray to join: {error}") from error
+        raise ParameterServerError(
+            f"what answers at {address} is no Ray to join: {error}"
+        ) from error
     try:
         yield
     finally:
         library.shutdown()
 
 
-def scheduler(address: str, timeout_s: float) -> Any:
+def scheduler_at(address: str, timeout_s: float) -> Any:
     """The scheduler's actor in the cluster that this process has joined.
 
     Raises:
@@ -160,7 +162,9 @@ def split_address(address: str) -> tuple[str, int]:
     """
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise InvalidJob(f"{address!r} is no address; expected HOST:PORT, for example 127.0.0.1:6390")
+        raise InvalidJob(
+            f"{address!r} is no address; expected HOST:PORT, for example 127.0.0.1:6390"
+        )
     return host, int(port)
 
 
@@ -172,14 +176,14 @@ def _answers(host: str, port: int) -> bool:
         return False
 
 
-def _wait_for_head(
-    started: subprocess.Popen[str], host: str, port: int, timeout_s: float
-) -> None:
+def _wait_for_head(started: subprocess.Popen[str], host: str, port: int, timeout_s: float) -> None:
     end = monotonic() + timeout_s
     while not _answers(host, port):
         if started.poll() is not None:
             said = started.communicate()[0]
             raise ParameterServerError(f"Ray does not start at {host}:{port}:\n{said[-2000:]}")
         if monotonic() > end:
-            raise ParameterServerError(f"Ray does not listen at {host}:{port} after {timeout_s:g} s")
+            raise ParameterServerError(
+                f"Ray does not listen at {host}:{port} after {timeout_s:g} s"
+            )
         sleep(0.1)

@@ -9,7 +9,15 @@ from typing import Any
 
 from autopar.emit.measure import use_virtual_devices
 from autopar.errors import ParameterServerError
-from autopar.parameter_server import cluster
+from autopar.parameter_server.cluster import (
+    SCHEDULER,
+    answer,
+    head,
+    joined,
+    local,
+    ray,
+    scheduler_at,
+)
 from autopar.parameter_server.layout import read
 from autopar.parameter_server.records import Job, Result, Update
 from autopar.parameter_server.scheduler import Scheduler
@@ -31,7 +39,7 @@ class Running:
 
     def updates(self) -> tuple[Update, ...]:
         """The updates so far."""
-        return cluster.answer(self.scheduler.updates.remote())
+        return answer(self.scheduler.updates.remote())
 
     def result(self) -> Result:
         """What the job made, once it has ended.
@@ -43,18 +51,18 @@ class Running:
         ended = self.scheduler.outcome.remote()
         waits = [ended, *self.ends]
         while ended in waits:
-            done, waits = cluster.ray().wait(waits, num_returns=1)
+            done, waits = ray().wait(waits, num_returns=1)
             for reference in done:
                 self._note(reference)
 
-        traffic, restores = cluster.answer(ended)
+        traffic, restores = answer(ended)
         return Result(read(self.scheduler), self.updates(), traffic, restores)
 
     def _note(self, reference: Any) -> None:
         """What has ended: raises what it raised, but not that a worker's process is gone, which costs its step only."""
         try:
-            cluster.answer(reference)
-        except cluster.ray().exceptions.RayActorError as error:
+            answer(reference)
+        except ray().exceptions.RayActorError as error:
             if reference not in self.ends:
                 raise ParameterServerError(f"the scheduler is gone: {error}") from error
 
@@ -67,9 +75,7 @@ class WorkerActor:
             use_virtual_devices(devices)
         self._scheduler = scheduler
 
-    def fit(
-        self, loss: Callable[..., Any], batch_of: BatchOf, options: Mapping[str, Any]
-    ) -> None:
+    def fit(self, loss: Callable[..., Any], batch_of: BatchOf, options: Mapping[str, Any]) -> None:
         """Takes part until all steps are done."""
         worker = Worker(self._scheduler)
         try:
@@ -78,9 +84,7 @@ class WorkerActor:
             worker.close()
 
 
-def train(
-    job: Job, loss: Callable[..., Any], batch_of: BatchOf, **options: Any
-) -> Result:
+def train(job: Job, loss: Callable[..., Any], batch_of: BatchOf, **options: Any) -> Result:
     """What the job made, by a scheduler, servers and workers that are started for it and end with it.
 
     Args:
@@ -121,8 +125,8 @@ def started(
       resources: what Ray sets aside for each worker, as in `ray.remote`: {"num_gpus": 1}.
       **options: those of `autopar.compile`, for the gradient of the loss.
     """
-    with cluster.local():
-        library = cluster.ray()
+    with local():
+        library = ray()
         scheduler = start_scheduler(job)
         servers = [start_server() for _ in range(job.servers)]
         workers = [
@@ -131,7 +135,7 @@ def started(
         ]
         try:
             for server in servers:
-                cluster.answer(scheduler.join_server.remote(server, memory_limit_bytes))
+                answer(scheduler.join_server.remote(server, memory_limit_bytes))
             ends = [worker.fit.remote(loss, batch_of, options) for worker in workers]
             yield Running(scheduler, servers, workers, ends)
         finally:
@@ -147,12 +151,12 @@ def run_scheduler(job: Job, address: str) -> Result:
       InvalidJob: no address of this form, or something listens there.
       ParameterServerError: the job cannot start or go on.
     """
-    with cluster.head(address, job.start_timeout_s):
-        scheduler = start_scheduler(job, name=cluster.SCHEDULER)
+    with head(address, job.start_timeout_s):
+        scheduler = start_scheduler(job, name=SCHEDULER)
         try:
             return Running(scheduler).result()
         finally:
-            cluster.answer(scheduler.release.remote())
+            answer(scheduler.release.remote())
 
 
 def run_server(
@@ -170,24 +174,24 @@ def run_server(
       InvalidJob: no address of this form.
       ParameterServerError: nothing answers there, the job has all its servers, or it cannot go on.
     """
-    with cluster.joined(address, timeout_s):
-        scheduler = cluster.scheduler(address, timeout_s)
-        library = cluster.ray()
+    with joined(address, timeout_s):
+        scheduler = scheduler_at(address, timeout_s)
+        library = ray()
         here = library.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
             library.get_runtime_context().get_node_id(), soft=False
         )
         server = start_server(scheduling_strategy=here)
-        cluster.answer(scheduler.join_server.remote(server, memory_limit_bytes))
-        cluster.answer(scheduler.released.remote())
+        answer(scheduler.join_server.remote(server, memory_limit_bytes))
+        answer(scheduler.released.remote())
 
 
 def start_scheduler(job: Job, **options: Any) -> Any:
     """The actor of a scheduler, which waits for servers and workers; `options` as of `ray.remote`."""
-    scheduler = cluster.ray().remote(**WITHOUT_CPU, **options)(Scheduler).remote(job)
-    cluster.answer(scheduler.start.remote())
+    scheduler = ray().remote(**WITHOUT_CPU, **options)(Scheduler).remote(job)
+    answer(scheduler.start.remote())
     return scheduler
 
 
 def start_server(**options: Any) -> Any:
     """The actor of a server, which Ray starts again if its process ends."""
-    return cluster.ray().remote(**WITHOUT_CPU, max_restarts=-1, **options)(Server).remote()
+    return ray().remote(**WITHOUT_CPU, max_restarts=-1, **options)(Server).remote()

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from autopar.errors import GradientMismatch, UnknownParameter
-from autopar.parameter_server import cluster
+from autopar.parameter_server.cluster import answer
 from autopar.parameter_server.names import by_name, filled
 from autopar.parameter_server.sharding import Shard
 from autopar.parameter_server.store import Rows, check_alike
@@ -52,14 +52,16 @@ class Layout:
         """What to pull from each server: whole shards (None), or the rows touched of them."""
         return [
             {
-                shard.key: _within(touched[shard.name].ids, shard) if shard.name in touched else None
+                shard.key: _within(touched[shard.name].ids, shard)
+                if shard.name in touched
+                else None
                 for shard in shards
             }
             for shards in self.shards
         ]
 
     def tree(self, pulled: Sequence[Mapping[str, Array]], touched: Mapping[str, Touched]) -> Any:
-        """The parameters as the job's tree, of what each server gave; of tables the touched rows, with ones after them."""
+        """The parameters as the job's tree, of what each server gave; of tables the rows touched, then ones."""
         found = {key: value for shards in pulled for key, value in shards.items()}
         return filled(self.names, {name: self._leaf(name, found, touched) for name in self.shapes})
 
@@ -99,9 +101,7 @@ class Layout:
             parts.append(np.ones((free, *shape.shape[1:]), shape.dtype))
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
-    def _gradient(
-        self, name: str, value: Array, touched: Mapping[str, Touched]
-    ) -> Array | Rows:
+    def _gradient(self, name: str, value: Array, touched: Mapping[str, Touched]) -> Array | Rows:
         if name in touched:
             return _rows_of(name, value, touched[name])
         check_alike(name, self.shapes[name], value)
@@ -118,22 +118,22 @@ class Layout:
 
         every = [np.ravel(np.asarray(leaves[name])) for name in names]
         ids = np.unique(np.concatenate(every))
-        if len(ids) and not (0 <= ids[0] and ids[-1] < rows):
+        if len(ids) and not (ids[0] >= 0 and ids[-1] < rows):
             raise UnknownParameter(
-                f"{' and '.join(names)} of the batch name rows {ids[0]} to {ids[-1]} of table {table!r}, which has rows 0 "
-                f"to {rows - 1}"
+                f"{' and '.join(names)} of the batch name rows {ids[0]} to {ids[-1]} of table {table!r}, which has "
+                f"rows 0 to {rows - 1}"
             )
         return Touched(ids, min(rows, sum(map(len, every))) + 1)
 
 
 def read(scheduler: Any) -> Any:
     """The parameters as they are now on the servers, as the job's tree."""
-    layout, servers, generation = cluster.answer(scheduler.layout.remote())
+    layout, servers, generation = answer(scheduler.layout.remote())
     calls = [
         server.pull.remote(generation, LATEST, wanted)
         for server, wanted in zip(servers, layout.wanted({}), strict=True)
     ]
-    return layout.tree([cluster.answer(call) for call in calls], {})
+    return layout.tree([answer(call) for call in calls], {})
 
 
 def _within(ids: Array, shard: Shard) -> Array:
@@ -151,8 +151,8 @@ def _rows_of(name: str, gradient: Array, touched: Touched) -> Rows:
     count = len(touched.ids)
     if np.any(gradient[count:]):
         raise GradientMismatch(
-            f"the loss reads rows of table {name!r} that its batch does not name, as a product with the whole table does: "
-            "leave it out of Job.tables, then it travels whole"
+            f"the loss reads rows of table {name!r} that its batch does not name, as a product with the whole table "
+            "does: leave it out of Job.tables, then it travels whole"
         )
     return Rows(touched.ids, gradient[:count])
 

@@ -13,7 +13,11 @@ WHOLE = "params"
 
 def names_in(tree: Any) -> Any:
     """The tree with the name of each leaf in its place."""
-    return untyped_jax.tree_util.tree_map_with_path(lambda path, _: name_of(path), tree)
+
+    def name(path: Any, _: Any) -> str:
+        return name_of(path)
+
+    return untyped_jax.tree_util.tree_map_with_path(name, tree)
 
 
 def by_name(tree: Any) -> dict[str, Any]:
@@ -24,12 +28,16 @@ def by_name(tree: Any) -> dict[str, Any]:
 
 def shapes_by_name(tree: Any) -> dict[str, Any]:
     """Shape and type of each leaf by name, as JAX has them."""
-    return by_name(untyped_jax.eval_shape(lambda whole: whole, tree))
+
+    def same(whole: Any) -> Any:
+        return whole
+
+    return by_name(untyped_jax.eval_shape(same, tree))
 
 
 def filled(names: Any, leaves: Mapping[str, Any]) -> Any:
     """The tree of names, with the leaf of each name in its place."""
-    return untyped_jax.tree_util.tree_map(lambda name: leaves[name], names)
+    return untyped_jax.tree_util.tree_map(leaves.__getitem__, names)
 
 
 def name_of(path: Any) -> str:

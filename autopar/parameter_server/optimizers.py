@@ -11,10 +11,16 @@ from typing import Any
 
 import jax
 import numpy as np
-import optax
 
 from autopar._compat import untyped_jax
-from autopar.errors import UnsuitableOptimizer
+from autopar.errors import MissingLibrary, UnsuitableOptimizer
+
+try:
+    import optax
+except ImportError as error:
+    raise MissingLibrary(
+        "parameter servers take optimizers of optax, which is not installed: pip install 'autopar[ps]'"
+    ) from error
 
 Optimizer = optax.GradientTransformation
 SCALES = (1e-3, 1.0, 1e4, 1e8)
@@ -82,6 +88,7 @@ def check_sparse(optimizer: Optimizer) -> None:
             "one an update depends on other rows or parameters. Take optax.sgd without momentum or optax.adagrad as "
             "table_optimizer"
         )
+
     if not traits.keeps_untouched:
         raise UnsuitableOptimizer(
             "a table of which only touched rows travel needs an optimizer under which a zero gradient changes neither "
@@ -93,7 +100,9 @@ def check_sparse(optimizer: Optimizer) -> None:
 def held_bytes(optimizer: Optimizer, shape: Sequence[int], dtype: Any) -> int:
     """Bytes of a parameter of this shape with its state under the optimizer."""
     value = jax.ShapeDtypeStruct(tuple(shape), dtype)
-    arrays = untyped_jax.tree_util.tree_leaves((value, jax.eval_shape(optimizer.init, value)))
+    arrays = untyped_jax.tree_util.tree_leaves(
+        (value, untyped_jax.eval_shape(optimizer.init, value))
+    )
     return sum(array.size * array.dtype.itemsize for array in arrays)
 
 
@@ -102,11 +111,17 @@ def is_by_row(optimizer: Optimizer, shape: Sequence[int], dtype: Any) -> tuple[b
     rows, *rest = shape
     short, long = (
         untyped_jax.tree_util.tree_leaves(
-            jax.eval_shape(optimizer.init, jax.ShapeDtypeStruct((n, *rest), dtype))
+            untyped_jax.eval_shape(optimizer.init, jax.ShapeDtypeStruct((n, *rest), dtype))
         )
         for n in (rows, rows + 1)
     )
     return tuple(one.shape != other.shape for one, other in zip(short, long, strict=True))
+
+
+def updated(optimizer: Optimizer, gradient: Any, state: Any, value: Any) -> tuple[Any, Any]:
+    """New values and new state."""
+    updates, state = optimizer.update(gradient, state, value)
+    return optax.apply_updates(value, updates), state
 
 
 # Trials ---------------------------------------------------------------------------------------------------------------
@@ -131,9 +146,7 @@ def _is_by_row(optimizer: Optimizer) -> bool:
     whole = _updates(optimizer, params, gradients)
     for part in (slice(0, 2), slice(2, None)):
         cut = {name: value[part] for name, value in params.items()}
-        cut_gradients = [
-            {name: value[part] for name, value in step.items()} for step in gradients
-        ]
+        cut_gradients = [{name: value[part] for name, value in step.items()} for step in gradients]
         for one, other in zip(whole, _updates(optimizer, cut, cut_gradients), strict=True):
             if not all(_close(one[name][part], other[name]) for name in params):
                 return False
@@ -157,7 +170,7 @@ def _keeps_untouched(optimizer: Optimizer) -> bool:
     by_row = is_by_row(optimizer, table.shape, table.dtype)
     leaves = untyped_jax.tree_util.tree_leaves
     states = zip(by_row, leaves(state), leaves(after), leaves(other), strict=True)
-    return not np.any(updates) and all(
+    return not np.any(np.asarray(updates)) and all(
         np.array_equal(kept, before) if per_row else np.array_equal(kept, moved)
         for per_row, before, kept, moved in states
     )

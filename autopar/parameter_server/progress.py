@@ -18,8 +18,8 @@ class Push:
 
 
 class Progress:
-    """The steps of a job: `version` updates were made; `clocks` has the steps that each worker has finished, of those that
-    are there.
+    """The steps of a job: `version` updates were made; `clocks` has the steps that each worker which is there has
+    finished.
 
     Synchronous (`staleness` None): a step has members, all workers that are there when it begins. It becomes an update
     once every member has pushed or is gone. Asynchronous: every push is an update, and a worker has its turn for a step
@@ -132,13 +132,15 @@ class Progress:
 
     def _commit(self, pushed: Mapping[int, Push], lead: int) -> Commit:
         self.version += 1
+
         examples = sum(push.examples for push in pushed.values())
         shares = tuple(
             ((worker, push.step), push.examples / examples)
             for worker, push in sorted(pushed.items())
         )
         loss = sum(
-            push.loss * share for (_, push), (_, share) in zip(sorted(pushed.items()), shares, strict=True)
+            push.loss * share
+            for (_, push), (_, share) in zip(sorted(pushed.items()), shares, strict=True)
         )
         self.updates.append(Update(self.version, tuple(sorted(pushed)), loss, lead))
         saves = self.version % self.save_every == 0

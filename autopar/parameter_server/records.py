@@ -70,7 +70,9 @@ class Job:
             raise InvalidJob("Job: params holds no array")
         for name in self.tables:
             if name not in params:
-                raise InvalidJob(f"Job: tables names {name!r}; the parameters are {', '.join(params)}")
+                raise InvalidJob(
+                    f"Job: tables names {name!r}; the parameters are {', '.join(params)}"
+                )
             if not params[name].shape:
                 raise InvalidJob(f"Job: tables names {name!r}, a scalar; a table has rows")
 

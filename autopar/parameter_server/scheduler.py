@@ -18,7 +18,16 @@ from autopar.parameter_server.cluster import ray
 from autopar.parameter_server.layout import Layout
 from autopar.parameter_server.names import by_name, names_in, shapes_by_name
 from autopar.parameter_server.progress import Progress, Push
-from autopar.parameter_server.records import Commit, Job, Part, Restore, Saved, Traffic, Turn, Update
+from autopar.parameter_server.records import (
+    Commit,
+    Job,
+    Part,
+    Restore,
+    Saved,
+    Traffic,
+    Turn,
+    Update,
+)
 from autopar.parameter_server.server import Place
 from autopar.parameter_server.sharding import Shard, place
 
@@ -52,6 +61,7 @@ class Scheduler:
         self._parts: list[Part] = []
         self._folder = None if job.folder is None else Path(job.folder).resolve()
         self._manifest: Manifest | None = None
+
         self._seen: dict[int, float] = {}
         self._traffic = Traffic()
         self._restores: list[Restore] = []
@@ -172,18 +182,22 @@ class Scheduler:
         job = self._job
         await self._until(
             lambda: len(self._slots) == job.servers,
-            lambda: f"{len(self._slots)} of {job.servers} servers came within {job.start_timeout_s:g} s: start the others "
-            "with the scheduler's address",
+            lambda: (
+                f"{len(self._slots)} of {job.servers} servers came within {job.start_timeout_s:g} s: start the others "
+                "with the scheduler's address"
+            ),
         )
         self._place()
-        await self._load(await self._first_version())
+        await self._load_first()
         self._stage = "starts"
         await self._notify()
 
         await self._until(
             lambda: len(self._seen) >= job.workers,
-            lambda: f"{len(self._seen)} of {job.workers} workers came within {job.start_timeout_s:g} s: start the others "
-            "with the scheduler's address",
+            lambda: (
+                f"{len(self._seen)} of {job.workers} workers came within {job.start_timeout_s:g} s: start the others "
+                "with the scheduler's address"
+            ),
         )
         self._stage = "runs"
         await self._notify()
@@ -200,19 +214,21 @@ class Scheduler:
         if self._folder is not None:
             self._manifest = Manifest(self._folder, self._placed)
 
-    async def _first_version(self) -> Saved | None:
-        """What the folder has; if it has nothing, the initial values are saved there."""
+    async def _load_first(self) -> None:
+        """What the folder has; if it has nothing, the initial values, which are saved there."""
         if self._manifest is None:
-            return None
+            await self._load(None)
+            return
         versions = self._manifest.versions()
         if versions:
-            return versions[0]
+            loaded, unreadable = await self._load_latest(versions)
+            if unreadable:
+                self._restores.append(Restore(versions[0].version, loaded.version, unreadable))
+            return
 
         await self._load(None)
-        saved = Saved(0, {})
         await asyncio.gather(*(slot.handle.save.remote(0) for slot in self._slots))
-        await asyncio.to_thread(self._manifest.add, saved)
-        return saved
+        await asyncio.to_thread(self._manifest.add, Saved(0, {}))
 
     async def _load(self, saved: Saved | None) -> None:
         """All servers hold what was saved, or the initial values."""
@@ -323,8 +339,8 @@ class Scheduler:
             self._slots[number].is_lost = True
             if monotonic() > end:
                 raise ParameterServerError(
-                    f"server {number} is gone, and none came in its place within {self._job.start_timeout_s:g} s: start "
-                    "one with the scheduler's address"
+                    f"server {number} is gone, and none came in its place within {self._job.start_timeout_s:g} s: "
+                    "start one with the scheduler's address"
                 )
             await asyncio.sleep(TICK_S)
 
@@ -332,14 +348,16 @@ class Scheduler:
             raise ParameterServerError(
                 "a server was lost, and the job keeps no checkpoints: pass folder=... to Job to have it restored"
             )
-        await self._load_latest(self._manifest.versions())
+        lost_at = self._progress.version
+        loaded, unreadable = await self._load_latest(self._manifest.versions())
+        self._restores.append(Restore(lost_at, loaded.version, unreadable))
         now = monotonic()
         self._seen = dict.fromkeys(self._seen, now)
         self._stage = "runs"
         await self._notify()
 
-    async def _load_latest(self, versions: Sequence[Saved]) -> None:
-        lost_at = self._progress.version
+    async def _load_latest(self, versions: Sequence[Saved]) -> tuple[Saved, str]:
+        """The latest of them that all servers can read, which they hold now; and why none after it."""
         unreadable = ""
         for saved in versions:
             try:
@@ -347,9 +365,9 @@ class Scheduler:
             except ParameterServerError as error:
                 unreadable = unreadable or str(getattr(error, "cause", error))
             else:
-                self._restores.append(Restore(lost_at, saved.version, unreadable))
-                return
-        raise ParameterServerError(f"a server was lost, and no checkpoint can be read: {unreadable}")
+                return saved, unreadable
+
+        raise ParameterServerError(f"no checkpoint in {self._folder} can be read: {unreadable}")
 
     # What it stands on ------------------------------------------------------------------------------------------------
 

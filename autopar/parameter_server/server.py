@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,18 +39,23 @@ class Server:
 
     def __init__(self) -> None:
         use_virtual_devices(1)
-        self._incarnation = uuid4().hex
+        self._incarnation = f"{os.getpid()}-{uuid4().hex}"
         self._generation = -1
         self._version = 0
         self._pushed: dict[tuple[int, int], Gradients] = {}
         self._changed = asyncio.Condition()
 
     async def incarnation(self) -> str:
-        """Another text in every process that this actor has been."""
+        """The number of its process, and something that is another in every process that this actor has been."""
         return self._incarnation
 
     async def load(
-        self, place: Place, part: Part, values: Mapping[str, Array], generation: int, version: int | None
+        self,
+        place: Place,
+        part: Part,
+        values: Mapping[str, Array],
+        generation: int,
+        version: int | None,
     ) -> None:
         """The shards with these values, or, with a `version`, as they were saved then.
 
@@ -117,7 +123,9 @@ class Server:
         """Waits for that many updates; False: the generation is over."""
         async with self._changed:
             await self._changed.wait_for(
-                lambda: self._generation > generation
-                or (self._generation == generation and self._version >= version)
+                lambda: (
+                    self._generation > generation
+                    or (self._generation == generation and self._version >= version)
+                )
             )
         return self._generation == generation

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import ceil
 
 from autopar.errors import ServerFull
@@ -80,7 +81,7 @@ def _pieces(leaf: Leaf, share: float) -> list[tuple[Shard, int]]:
     bounds = [leaf.rows * n // count for n in range(count + 1)]
     return [
         (Shard(leaf.name, start, stop), ceil(row_bytes * (stop - start)))
-        for start, stop in zip(bounds, bounds[1:], strict=False)
+        for start, stop in pairwise(bounds)
     ]
 
 
@@ -100,5 +101,3 @@ def _full(
         f"{shard.key} takes {size} bytes with the optimizer's state, and no server has room: {servers}. All parameters "
         f"take {total} bytes. Start more servers, or raise their memory_limit_bytes"
     )
-
-

@@ -7,13 +7,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import jax
 import numpy as np
-import optax
 
 from autopar._compat import untyped_jax
 from autopar.errors import GradientMismatch, ParameterServerError, UnknownParameter
-from autopar.parameter_server.optimizers import Optimizer, is_by_row
+from autopar.parameter_server.optimizers import Optimizer, is_by_row, updated
 from autopar.parameter_server.records import Part
 
 Array = np.ndarray[Any, Any]
@@ -44,11 +42,15 @@ class Store:
 
     def __init__(self, part: Part, values: Mapping[str, Array]) -> None:
         keys = {shard.key: shard.name in part.tables for shard in part.shards}
-        self._dense = {key: values[key] for key, is_table in keys.items() if not is_table}
+        self._dense: dict[str, Any] = {
+            key: values[key] for key, is_table in keys.items() if not is_table
+        }
         self._state: Any = part.optimizer.init(self._dense)
-        self._update = jax.jit(partial(_updated, part.optimizer))
+        self._update = untyped_jax.jit(partial(updated, part.optimizer))
         self._tables = {
-            key: Table(part.table_optimizer, values[key]) for key, is_table in keys.items() if is_table
+            key: Table(part.table_optimizer, values[key])
+            for key, is_table in keys.items()
+            if is_table
         }
 
     def read(self, wanted: Mapping[str, Array | None]) -> dict[str, Array]:
@@ -68,7 +70,9 @@ class Store:
         """
         mine = {*self._dense, *self._tables}
         if set(gradients) != mine:
-            raise UnknownParameter(f"gradients of {sorted(gradients)}; this server holds {sorted(mine)}")
+            raise UnknownParameter(
+                f"gradients of {sorted(gradients)}; this server holds {sorted(mine)}"
+            )
         for key, gradient in gradients.items():
             if isinstance(gradient, Rows):
                 self._tables[key].check(key, gradient)
@@ -101,7 +105,8 @@ class Store:
         mine = {name: (array.shape, array.dtype) for name, array in self.arrays().items()}
         if mine != {name: (array.shape, array.dtype) for name, array in arrays.items()}:
             raise ParameterServerError(
-                "a checkpoint is of another optimizer, or of parameters of other shapes, than this job's: take another folder"
+                "a checkpoint is of another optimizer, or of parameters of other shapes, than this job's: take "
+                "another folder"
             )
         self._dense = {key: arrays[f"value {key}"] for key in self._dense}
         tree = untyped_jax.tree_util.tree_structure(self._state)
@@ -114,7 +119,9 @@ class Store:
         if key in self._tables:
             return self._tables[key].read(key, ids)
         if key not in self._dense:
-            raise UnknownParameter(f"no shard {key!r}; this server holds {[*self._dense, *self._tables]}")
+            raise UnknownParameter(
+                f"no shard {key!r}; this server holds {[*self._dense, *self._tables]}"
+            )
         return np.asarray(self._dense[key])
 
 
@@ -122,12 +129,12 @@ class Table:
     """Rows and their optimizer's state, changed in place."""
 
     def __init__(self, optimizer: Optimizer, values: Array) -> None:
-        self._values = np.array(values)
+        self._values: Array = np.array(values)
         state: Any = optimizer.init(self._values)
         self._tree: Any = untyped_jax.tree_util.tree_structure(state)
-        self._state = [np.array(leaf) for leaf in _leaves(state)]
+        self._state: list[Array] = [np.array(leaf) for leaf in _leaves(state)]
         self._by_row = is_by_row(optimizer, values.shape, values.dtype)
-        self._update: Callable[..., Any] = jax.jit(partial(_updated, optimizer))
+        self._update: Callable[..., Any] = untyped_jax.jit(partial(updated, optimizer))
 
     def read(self, key: str, ids: Array | None) -> Array:
         """Rows by number, or all, as they are now."""
@@ -149,7 +156,7 @@ class Table:
         """
         count = len(gradient.ids)
         padding = (1 << max(0, count - 1).bit_length()) - count
-        ids = np.concatenate([gradient.ids, np.zeros(padding, gradient.ids.dtype)])
+        ids: Array = np.concatenate([gradient.ids, np.zeros(padding, gradient.ids.dtype)])
         values = np.concatenate(
             [gradient.values, np.zeros((padding, *self._values.shape[1:]), self._values.dtype)]
         )
@@ -179,8 +186,10 @@ class Table:
 
     def _check_ids(self, key: str, ids: Array) -> None:
         rows = len(self._values)
-        if len(ids) and not (0 <= ids.min() and ids.max() < rows):
-            raise UnknownParameter(f"rows {ids.min()} to {ids.max()} of {key}, which has {rows} rows")
+        if len(ids) and not (ids.min() >= 0 and ids.max() < rows):
+            raise UnknownParameter(
+                f"rows {ids.min()} to {ids.max()} of {key}, which has {rows} rows"
+            )
 
 
 def check_alike(name: str, parameter: Array, gradient: Any) -> None:
@@ -196,11 +205,6 @@ def check_alike(name: str, parameter: Array, gradient: Any) -> None:
             f"the gradient of {name} is {given[1]}{list(given[0])}, the parameter {mine[1]}{list(mine[0])}: pass what "
             "jax.grad gives for these parameters"
         )
-
-
-def _updated(optimizer: Optimizer, gradient: Any, state: Any, value: Any) -> tuple[Any, Any]:
-    updates, state = optimizer.update(gradient, state, value)
-    return optax.apply_updates(value, updates), state
 
 
 def _leaves(tree: Any) -> list[Any]:

@@ -7,12 +7,11 @@ from contextlib import contextmanager
 from threading import Event, Thread
 from typing import Any
 
-import jax
 import numpy as np
 
 from autopar._compat import untyped_jax
 from autopar.errors import GradientMismatch, ParameterServerError
-from autopar.parameter_server import cluster
+from autopar.parameter_server.cluster import answer, joined, ray, scheduler_at
 from autopar.parameter_server.layout import Layout, Touched
 from autopar.parameter_server.names import by_name, filled, names_in
 from autopar.parameter_server.records import Traffic, Turn
@@ -32,10 +31,10 @@ class Worker:
 
     def __init__(self, scheduler: Any) -> None:
         self._scheduler = scheduler
-        found = cluster.answer(scheduler.layout.remote())
+        found = answer(scheduler.layout.remote())
         self._layout: Layout = found[0]
         self._servers: list[Any] = found[1]
-        self._number: int = cluster.answer(scheduler.join.remote())
+        self._number: int = answer(scheduler.join.remote())
         self._lost = -1
         self._over = Event()
         self.traffic = Traffic()
@@ -55,7 +54,7 @@ class Worker:
         """
         from autopar.api.compiled import compile as compiled
 
-        gradient = compiled(jax.value_and_grad(loss), **options)
+        gradient: Callable[..., Any] = compiled(untyped_jax.value_and_grad(loss), **options)
         for turn in self.turns():
             batch = batch_of(turn.step, turn.index, turn.count)
             touched = self.touched(batch)
@@ -140,8 +139,8 @@ class Worker:
         leaves = dict(by_name(batch))
         for table, names in self._layout.tables.items():
             for name in names:
-                places = np.searchsorted(touched[table].ids, leaves[name])
-                leaves[name] = places.astype(np.asarray(leaves[name]).dtype)
+                ids = np.asarray(leaves[name])
+                leaves[name] = np.searchsorted(touched[table].ids, ids).astype(ids.dtype)
         return filled(names_in(batch), leaves)
 
     def close(self) -> None:
@@ -158,8 +157,8 @@ class Worker:
 
     def _ask(self, method: str, *args: Any) -> Any:
         try:
-            return cluster.answer(getattr(self._scheduler, method).remote(*args))
-        except cluster.ray().exceptions.RayActorError as error:
+            return answer(getattr(self._scheduler, method).remote(*args))
+        except ray().exceptions.RayActorError as error:
             raise ParameterServerError(
                 "the scheduler is gone: start scheduler, servers and workers again; with the same folder they go on "
                 "where the last checkpoint was"
@@ -168,8 +167,8 @@ class Worker:
     def _on_servers(self, turn: Turn, calls: list[Any]) -> list[Any] | None:
         """What all servers answer; None: one is gone, or they were restored."""
         try:
-            found = [cluster.answer(call) for call in calls]
-        except cluster.ray().exceptions.RayActorError:
+            found = [answer(call) for call in calls]
+        except ray().exceptions.RayActorError:
             found = [None]
         if any(one is None or one is False for one in found):
             self._lost = turn.generation
@@ -179,15 +178,15 @@ class Worker:
 
 @contextmanager
 def worker(address: str, timeout_s: float = 60.0) -> Generator[Worker]:
-    """This process as a worker of the job whose scheduler is at `host:port`; it leaves the job at the end.
+    """While the context lasts this process is a worker of the job whose scheduler is at `host:port`.
 
     Raises:
       MissingLibrary: Ray is not installed.
       InvalidJob: no address of this form.
       ParameterServerError: nothing answers there within `timeout_s`, or the job cannot start.
     """
-    with cluster.joined(address, timeout_s):
-        found = Worker(cluster.scheduler(address, timeout_s))
+    with joined(address, timeout_s):
+        found = Worker(scheduler_at(address, timeout_s))
         try:
             yield found
         finally:

@@ -18,8 +18,12 @@ NAMESPACE = "autopar"
 SCHEDULER = "parameter-server-scheduler"
 OBJECT_STORE_BYTES = 256 * 1024 * 1024
 """Of a Ray that is started here. What travels is freed at once; Ray spills to disk what does not fit."""
+LOOPBACK = ("127.0.0.1", "localhost")
+"""Ray takes them for the address that this machine has among others, and listens at all."""
 _SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
+    # a head that is started asks for the token in ~/.ray/auth_token, and who joins must be told to show it
+    "RAY_AUTH_MODE": "token",
     # servers and the scheduler take no accelerator; without it Ray warns that this default will change
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
@@ -76,10 +80,12 @@ def head(address: str, timeout_s: float) -> Generator[None]:
     if _answers(host, port):
         raise InvalidJob(f"{address}: something listens there already; take another port")
     command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block"]
-    options = [f"--node-ip-address={host}", f"--port={port}", "--include-dashboard=false"]
-    store = [f"--object-store-memory={OBJECT_STORE_BYTES}", "--disable-usage-stats"]
+    options = [f"--port={port}", "--include-dashboard=false", "--disable-usage-stats"]
+    options += [f"--object-store-memory={OBJECT_STORE_BYTES}"]
+    if host not in LOOPBACK:
+        options.append(f"--node-ip-address={host}")
     started = subprocess.Popen(
-        [*command, *options, *store], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
 
     try:

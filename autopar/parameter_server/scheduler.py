@@ -68,12 +68,12 @@ class Scheduler:
         self._stage = "waits"
         self._suspected = False
         self._failure: AutoparError | None = None
+        self._changed = asyncio.Condition()
         self._tasks: set[asyncio.Task[None]] = set()
         self._updates_under_way: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         """Begins to wait for servers and workers."""
-        self._changed = asyncio.Condition()
         self._task(self._run())
 
     # Asked by servers -------------------------------------------------------------------------------------------------
@@ -188,7 +188,7 @@ class Scheduler:
             ),
         )
         self._place()
-        await self._load_first()
+        await self._until_loaded(self._load_first)
         self._stage = "starts"
         await self._notify()
 
@@ -333,17 +333,12 @@ class Scheduler:
     async def _restore(self) -> None:
         """All servers as at the last checkpoint that can be read, a lost one in a new process."""
         self._stage = "restores"
-        end = monotonic() + self._job.start_timeout_s
-        while None in (missing := [await _incarnation(slot.handle) for slot in self._slots]):
-            number = missing.index(None)
-            self._slots[number].is_lost = True
-            if monotonic() > end:
-                raise ParameterServerError(
-                    f"server {number} is gone, and none came in its place within {self._job.start_timeout_s:g} s: "
-                    "start one with the scheduler's address"
-                )
-            await asyncio.sleep(TICK_S)
+        await self._until_loaded(self._load_saved)
+        self._seen = dict.fromkeys(self._seen, monotonic())
+        self._stage = "runs"
+        await self._notify()
 
+    async def _load_saved(self) -> None:
         if self._manifest is None:
             raise ParameterServerError(
                 "a server was lost, and the job keeps no checkpoints: pass folder=... to Job to have it restored"
@@ -351,10 +346,33 @@ class Scheduler:
         lost_at = self._progress.version
         loaded, unreadable = await self._load_latest(self._manifest.versions())
         self._restores.append(Restore(lost_at, loaded.version, unreadable))
-        now = monotonic()
-        self._seen = dict.fromkeys(self._seen, now)
-        self._stage = "runs"
-        await self._notify()
+
+    async def _until_loaded(self, load: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Loads all servers, again if one is lost on the way."""
+        while True:
+            await self._all_there()
+            try:
+                await load()
+            except ray().exceptions.RayActorError:
+                continue
+            return
+
+    async def _all_there(self) -> None:
+        """Waits for a process behind every server.
+
+        Raises:
+          ParameterServerError: for too long.
+        """
+        end = monotonic() + self._job.start_timeout_s
+        while None in (found := [await _incarnation(slot.handle) for slot in self._slots]):
+            number = found.index(None)
+            self._slots[number].is_lost = True
+            if monotonic() > end:
+                raise ParameterServerError(
+                    f"server {number} is gone, and none came in its place within {self._job.start_timeout_s:g} s: "
+                    "start one with the scheduler's address"
+                )
+            await asyncio.sleep(TICK_S)
 
     async def _load_latest(self, versions: Sequence[Saved]) -> tuple[Saved, str]:
         """The latest of them that all servers can read, which they hold now; and why none after it."""

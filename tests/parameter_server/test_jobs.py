@@ -218,13 +218,13 @@ def test_jobs_that_cannot_start_say_why(
         ps.train(job(workers=1, **changes), loss, batch_of, memory_limit_bytes=limit, **MESH)
 
 
-def wrong(params: Any, batch: Any) -> Any:
-    raise ValueError("the loss's own mistake")
+def no_batch(step: int, index: int, count: int) -> Any:
+    raise ValueError(f"no batch of step {step}")
 
 
-def test_what_the_loss_raises_is_raised() -> None:
-    with pytest.raises(ValueError, match="the loss's own mistake"):
-        ps.train(job(workers=1), wrong, batch_of, **MESH)
+def test_what_a_worker_raises_is_raised() -> None:
+    with pytest.raises(ValueError, match="no batch of step 0"):
+        ps.train(job(workers=1, servers=1), loss, no_batch, **MESH)
 
 
 def test_who_does_not_come_is_missed() -> None:

@@ -20,6 +20,7 @@ OBJECT_STORE_BYTES = 256 * 1024 * 1024
 """Of a Ray that is started here. What travels is freed at once; Ray spills to disk what does not fit."""
 LOOPBACK = ("127.0.0.1", "localhost")
 """Ray takes them for the address that this machine has among others, and listens at all."""
+_RAY = (sys.executable, "-m", "ray.scripts.scripts")
 _SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     # a head that is started asks for the token in ~/.ray/auth_token, and who joins must be told to show it
@@ -35,8 +36,9 @@ def ray() -> Any:
     Raises:
       MissingLibrary: it is not installed.
     """
-    for name, value in _SETTINGS.items():
-        os.environ.setdefault(name, value)
+    if "ray" not in sys.modules:  # it reads them once
+        for name, value in _SETTINGS.items():
+            os.environ.setdefault(name, value)
     try:
         return import_module("ray")
     except ImportError as error:
@@ -79,13 +81,16 @@ def head(address: str, timeout_s: float) -> Generator[None]:
     ray()
     if _answers(host, port):
         raise InvalidJob(f"{address}: something listens there already; take another port")
-    command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block"]
+    _make_token()
     options = [f"--port={port}", "--include-dashboard=false", "--disable-usage-stats"]
     options += [f"--object-store-memory={OBJECT_STORE_BYTES}"]
     if host not in LOOPBACK:
         options.append(f"--node-ip-address={host}")
     started = subprocess.Popen(
-        [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        [*_RAY, "start", "--head", "--block", *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     )
 
     try:
@@ -122,7 +127,8 @@ def joined(address: str, timeout_s: float) -> Generator[None]:
         )
     except (ConnectionError, RuntimeError, ValueError, library.exceptions.RayError) as error:
         raise ParameterServerError(
-            f"what answers at {address} is no Ray to join: {error}"
+            f"what answers at {address} is no Ray that can be joined: {error}. Is it this job's scheduler? Other hosts "
+            "need its ~/.ray/auth_token; where ray is imported before autopar.parameter_server, set RAY_AUTH_MODE=token"
         ) from error
     try:
         yield
@@ -172,6 +178,15 @@ def split_address(address: str) -> tuple[str, int]:
             f"{address!r} is no address; expected HOST:PORT, for example 127.0.0.1:6390"
         )
     return host, int(port)
+
+
+def _make_token() -> None:
+    """A token in ~/.ray/auth_token, if there is none yet."""
+    done = subprocess.run(
+        [*_RAY, "get-auth-token", "--generate"], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise ParameterServerError(f"Ray makes no token for its cluster:\n{done.stderr[-2000:]}")
 
 
 def _answers(host: str, port: int) -> bool:

@@ -38,7 +38,7 @@ def training() -> tuple[ps.Job, Any, Any, dict[str, Any]]:
 
 def job(steps: int = STEPS, **changes: Any) -> ps.Job:
     """LeNet's job: 2 servers and 3 workers, synchronous."""
-    given = {"servers": 2, "workers": 3, **changes}
+    given = {"servers": 2, "workers": 3, "save_every": 20, **changes}
     return ps.Job(initial_params(), optax.adam(LEARNING_RATE), steps, **given)
 
 

@@ -1,6 +1,6 @@
 """A server of a job: holds the parameters that its scheduler gives it, until the job is over.
 
-    python examples/parameter_server/server.py 127.0.0.1:6390
+python examples/parameter_server/server.py 127.0.0.1:6390
 """
 
 from __future__ import annotations

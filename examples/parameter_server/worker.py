@@ -1,6 +1,6 @@
 """A worker of LeNet's training: computes gradients on its own devices, here two virtual ones.
 
-    python examples/parameter_server/worker.py 127.0.0.1:6390
+python examples/parameter_server/worker.py 127.0.0.1:6390
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from time import monotonic, sleep
 
@@ -48,9 +49,11 @@ def test_an_address_where_nothing_is_is_told() -> None:
     address = free_address()
     with pytest.raises(ParameterServerError, match=f"nothing answers at {address} within 0.1 s"):
         ps.run_server(address, timeout_s=0.1)
-    with pytest.raises(ParameterServerError, match="start the scheduler there first"):
-        with ps.worker(address, timeout_s=0.1):
-            pass
+    with (
+        pytest.raises(ParameterServerError, match="start the scheduler there first"),
+        ps.worker(address, timeout_s=0.1),
+    ):
+        pass
 
 
 def test_a_port_in_use_is_told() -> None:
@@ -70,7 +73,7 @@ def test_optax_that_is_not_installed_is_told(monkeypatch: pytest.MonkeyPatch) ->
     for name in [name for name in sys.modules if name.startswith("autopar.parameter_server")]:
         monkeypatch.delitem(sys.modules, name)
     with pytest.raises(MissingLibrary, match=r"pip install 'autopar\[ps\]'"):
-        import autopar.parameter_server.store
+        import_module("autopar.parameter_server")
 
 
 class Scripts:

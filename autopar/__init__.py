@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from autopar import operators
+    from autopar import operators, parameter_server
     from autopar.api.calibrate import Calibration, calibrate
     from autopar.api.compiled import Compiled, compile, plan
     from autopar.api.constraints import (
@@ -59,6 +59,7 @@ __all__ = [
     "manual",
     "operator",
     "operators",
+    "parameter_server",
     "pin",
     "plan",
     "register_rule",
@@ -86,12 +87,13 @@ _HOMES = {
     "autopar.solve": "SolveOptions",
     "cost_models": "Cluster load_cluster",
 }
+_ROOMS = ("operators", "parameter_server")
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:
-    if name == "operators":
-        return import_module("autopar.operators")
+    if name in _ROOMS:
+        return import_module(f"autopar.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'autopar' has no attribute {name!r}")
     found = globals()[name] = getattr(import_module(_HOME[name]), name)

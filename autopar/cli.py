@@ -347,19 +347,16 @@ def _job_of(path: Path, name: str) -> tuple[Any, Any, Any, Mapping[str, Any]]:
         raise BadArgument(f"{path} has no function {name!r}")
     with _blamed_on(path, f"{name}()"):
         result: object = function()
+    kind = type(result).__name__
     parts: list[Any] = [*cast("tuple[Any, ...]", result)] if isinstance(result, tuple) else []
     if len(parts) not in (3, 4) or not isinstance(parts[0], Job):
         kinds = ", ".join(type(part).__name__ for part in parts)
-        found = f"({kinds})" if parts else _kind(result)
+        found = f"({kinds})" if parts else kind
         raise BadArgument(f"{path}:{name} must return {_JOB_FORM}, it returned {found}")
 
     ray().cloudpickle.register_pickle_by_value(module)  # no other process can import it by its name
     job, loss, batch_of, *rest = parts
     return job, loss, batch_of, rest[0] if rest else {}
-
-
-def _kind(value: object) -> str:
-    return type(value).__name__
 
 
 def _print_last(result: Result) -> None:

@@ -20,6 +20,8 @@ OBJECT_STORE_BYTES = 256 * 1024 * 1024
 """Of a Ray that is started here. What travels is freed at once; Ray spills to disk what does not fit."""
 LOOPBACK = ("127.0.0.1", "localhost")
 """Ray takes them for the address that this machine has among others, and listens at all."""
+_SETTINGS_FRAME = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+"""Of HTTP/2, without any: length 0, type 4, no flags, stream 0."""
 _RAY = (sys.executable, "-m", "ray.scripts.scripts")
 _SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -113,10 +115,12 @@ def joined(address: str, timeout_s: float) -> Generator[None]:
     host, port = split_address(address)
     library = ray()
     end = monotonic() + timeout_s
-    while not _answers(host, port):
+    while not _is_grpc(host, port):
         if monotonic() > end:
             raise ParameterServerError(
-                f"nothing answers at {address} within {timeout_s:g} s: start the scheduler there first, and give "
+                f"what answers at {address} is no Ray: give the address of the scheduler"
+                if _answers(host, port)
+                else f"nothing answers at {address} within {timeout_s:g} s: start the scheduler there first, and give "
                 "servers and workers its address"
             )
         sleep(0.2)
@@ -127,8 +131,8 @@ def joined(address: str, timeout_s: float) -> Generator[None]:
         )
     except (ConnectionError, RuntimeError, ValueError, library.exceptions.RayError) as error:
         raise ParameterServerError(
-            f"what answers at {address} is no Ray that can be joined: {error}. Is it this job's scheduler? Other hosts "
-            "need its ~/.ray/auth_token; where ray is imported before autopar.parameter_server, set RAY_AUTH_MODE=token"
+            f"the Ray at {address} cannot be joined: {error}. Other hosts need its ~/.ray/auth_token; where ray is imported "
+            "before autopar.parameter_server, set RAY_AUTH_MODE=token"
         ) from error
     try:
         yield
@@ -197,9 +201,20 @@ def _answers(host: str, port: int) -> bool:
         return False
 
 
+def _is_grpc(host: str, port: int) -> bool:
+    """Whether a server of HTTP/2 is there, as Ray's is: it answers the preface with its settings (RFC 9113, 3.4)."""
+    try:
+        with socket.create_connection((host, port), timeout=1.0) as connection:
+            connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _SETTINGS_FRAME)
+            head = connection.recv(9, socket.MSG_WAITALL)
+    except OSError:
+        return False
+    return len(head) == 9 and head[3] == _SETTINGS_FRAME[3]
+
+
 def _wait_for_head(started: subprocess.Popen[str], host: str, port: int, timeout_s: float) -> None:
     end = monotonic() + timeout_s
-    while not _answers(host, port):
+    while not _is_grpc(host, port):
         if started.poll() is not None:
             said = started.communicate()[0]
             raise ParameterServerError(f"Ray does not start at {host}:{port}:\n{said[-2000:]}")

@@ -131,8 +131,8 @@ def joined(address: str, timeout_s: float) -> Generator[None]:
         )
     except (ConnectionError, RuntimeError, ValueError, library.exceptions.RayError) as error:
         raise ParameterServerError(
-            f"the Ray at {address} cannot be joined: {error}. Other hosts need its ~/.ray/auth_token; where ray is imported "
-            "before autopar.parameter_server, set RAY_AUTH_MODE=token"
+            f"the Ray at {address} cannot be joined: {error}. Other hosts need its ~/.ray/auth_token; where ray is "
+            "imported before autopar.parameter_server, set RAY_AUTH_MODE=token"
         ) from error
     try:
         yield

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from autopar.emit.measure import use_virtual_devices
@@ -187,6 +188,8 @@ def run_server(
 
 def start_scheduler(job: Job, **options: Any) -> Any:
     """The actor of a scheduler, which waits for servers and workers; `options` as of `ray.remote`."""
+    if job.folder is not None:  # other processes may be in other directories
+        job = replace(job, folder=Path(job.folder).resolve())
     scheduler = ray().remote(**WITHOUT_CPU, **options)(Scheduler).remote(job)
     answer(scheduler.start.remote())
     return scheduler

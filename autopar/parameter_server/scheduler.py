@@ -34,6 +34,22 @@ from autopar.parameter_server.sharding import Shard, place
 Array = np.ndarray[Any, Any]
 TICK_S = 0.25
 """Between two looks at who is there."""
+RUNNING = ("runs", "restores")
+GRACE_S = 0.5
+"""For the last answers to arrive, before the process that asked for the end takes Ray with it."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """To a worker that asks for its turn: its number, its next step, whether all is over, and the servers.
+
+    Neither a step nor the end: the worker was given up on while it waited, and asks again.
+    """
+
+    worker: int
+    turn: Turn | None
+    is_over: bool
+    servers: list[Any]
 
 
 @dataclass
@@ -59,7 +75,7 @@ class Scheduler:
         self._slots: list[Slot] = []
         self._placed: tuple[tuple[Shard, ...], ...] = ()
         self._parts: list[Part] = []
-        self._folder = None if job.folder is None else Path(job.folder).resolve()
+        self._folder = None if job.folder is None else Path(job.folder)
         self._manifest: Manifest | None = None
 
         self._seen: dict[int, float] = {}
@@ -117,29 +133,30 @@ class Scheduler:
         if worker in self._seen:
             self._seen[worker] = monotonic()
 
-    async def turn(self, worker: int, lost: int) -> tuple[int, Turn | None, list[Any]]:
-        """The worker's number, its next step (None: there is no more), and the servers.
+    async def turn(self, worker: int, lost: int) -> Answer:
+        """What the worker does next; one that was given up on is a new one.
 
-        A worker that was given up on is a new one. `lost`: the generation in which the worker missed a server, which is
-        over before the next turn; -1: none.
+        `lost`: the generation in which it missed a server, which is over before the next turn; -1: none.
         """
         self._suspected |= lost == self._progress.generation
         await self._until(lambda: self._stage != "starts" and self._progress.generation > lost)
+        await self._until(lambda: self._stage != "restores")
+        if worker not in self._seen and self._stage == "runs":
+            worker = self._progress.join()
+            self._seen[worker] = monotonic()
+        await self.beat(worker)
         found: list[Turn] = []
 
         def is_next() -> bool:
-            nonlocal worker
-            if self._stage != "runs":
-                return self._stage == "ends"
-            if worker not in self._seen:
-                worker = self._progress.join()
-            self._seen[worker] = monotonic()
+            if self._stage != "runs" or worker not in self._seen:
+                return self._stage != "restores"
             turn = self._progress.turn(worker)
             found[:] = [] if turn is None else [turn]
             return bool(found)
 
         await self._until(is_next)
-        return worker, found[0] if found else None, [slot.handle for slot in self._slots]
+        servers = [slot.handle for slot in self._slots]
+        return Answer(worker, found[0] if found else None, self._stage not in RUNNING, servers)
 
     async def pushed(
         self, worker: int, generation: int, step: int, examples: int, loss: float
@@ -168,9 +185,10 @@ class Scheduler:
         return tuple(self._progress.updates)
 
     async def release(self) -> None:
-        """Lets servers that were started by hand end."""
+        """Lets servers that were started by hand end; returns when they have been told."""
         self._stage = "released"
         await self._notify()
+        await asyncio.sleep(GRACE_S)
 
     async def released(self) -> None:
         """Waits until the job is over."""

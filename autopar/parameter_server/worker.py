@@ -71,11 +71,14 @@ class Worker:
           ParameterServerError: the job cannot go on.
         """
         while True:
-            self._number, turn, self._servers = self._ask("turn", self._number, self._lost)
-            if turn is None:
+            answered = self._ask("turn", self._number, self._lost)
+            self._number = answered.worker
+            self._servers = answered.servers
+            if answered.is_over:
                 return
-            self._lost = -1
-            yield turn
+            if answered.turn is not None:
+                self._lost = -1
+                yield answered.turn
 
     def pull(self, turn: Turn, touched: Mapping[str, Touched] | None = None) -> Any:
         """The parameters, as the tree that the job has; of tables the touched rows. None: a server was lost.

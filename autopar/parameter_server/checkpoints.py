@@ -95,17 +95,24 @@ class Manifest:
 
     def add(self, saved: Saved) -> None:
         """A version is complete; the oldest beyond those kept are removed."""
-        before = [one for one in self.versions() if one.version < saved.version]
-        kept = [saved, *before][:KEPT]
-        versions = [asdict(one) for one in reversed(kept)]
-        text = json.dumps({"placed": self._job, "versions": versions}, indent=1)
-        _write(self.folder / MANIFEST, lambda file: file.write(text.encode()))
+        others = [one for one in self.versions() if one.version != saved.version]
+        kept = sorted([saved, *others], key=lambda one: -one.version)[:KEPT]
+        self._write(kept)
 
-        names = {f"{one.version:08}" for one in kept}
         for path in self.folder.iterdir():
-            is_version = path.is_dir() and path.name.isdigit() and path.name not in names
-            if is_version and int(path.name) < saved.version:
+            is_version = path.is_dir() and path.name.isdigit()
+            if is_version and int(path.name) < kept[-1].version:
                 shutil.rmtree(path)
+
+    def roll_back(self, saved: Saved) -> None:
+        """All goes on from that version: what was saved after it is not continued."""
+        self._write([one for one in self.versions() if one.version <= saved.version])
+
+    def _write(self, versions: Sequence[Saved]) -> None:
+        """The versions, the latest first."""
+        oldest_first = [asdict(one) for one in reversed(versions)]
+        text = json.dumps({"placed": self._job, "versions": oldest_first}, indent=1)
+        _write(self.folder / MANIFEST, lambda file: file.write(text.encode()))
 
 
 def _write(path: Path, write: Callable[[IO[bytes]], object]) -> None:

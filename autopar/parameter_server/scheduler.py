@@ -85,6 +85,7 @@ class Scheduler:
         self._suspected = False
         self._failure: AutoparError | None = None
         self._changed = asyncio.Condition()
+        self._manifest_lock = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         self._updates_under_way: set[asyncio.Task[None]] = set()
 
@@ -239,14 +240,14 @@ class Scheduler:
             return
         versions = self._manifest.versions()
         if versions:
-            loaded, unreadable = await self._load_latest(versions)
+            loaded, unreadable = await self._load_latest(self._manifest)
             if unreadable:
                 self._restores.append(Restore(versions[0].version, loaded.version, unreadable))
             return
 
         await self._load(None)
         await asyncio.gather(*(slot.handle.save.remote(0) for slot in self._slots))
-        await asyncio.to_thread(self._manifest.add, Saved(0, {}))
+        await self._note_saved(Saved(0, {}), self._progress.generation)
 
     async def _load(self, saved: Saved | None) -> None:
         """All servers hold what was saved, or the initial values."""
@@ -277,21 +278,26 @@ class Scheduler:
             generation = self._progress.generation
             clocks = dict(self._progress.clocks)
             calls = [slot.handle.apply.remote(generation, commit) for slot in self._slots]
-            task = self._task(self._applied(commit, clocks, calls))
+            task = self._task(self._applied(commit, generation, clocks, calls))
             self._updates_under_way.add(task)
             task.add_done_callback(self._updates_under_way.discard)
 
     async def _applied(
-        self, commit: Commit, clocks: Mapping[int, int], calls: Sequence[Any]
+        self, commit: Commit, generation: int, clocks: Mapping[int, int], calls: Sequence[Any]
     ) -> None:
         try:
             done = await asyncio.gather(*calls)
         except ray().exceptions.RayActorError:
             self._suspected = True
             return
-        if commit.saves and self._manifest is not None and all(done):
-            saved = Saved(commit.version, clocks)
-            await asyncio.to_thread(self._manifest.add, saved)
+        if commit.saves and all(done):
+            await self._note_saved(Saved(commit.version, clocks), generation)
+
+    async def _note_saved(self, saved: Saved, generation: int) -> None:
+        """All servers have saved that; if they were restored meanwhile, it is not continued."""
+        async with self._manifest_lock:
+            if self._manifest is not None and generation == self._progress.generation:
+                await asyncio.to_thread(self._manifest.add, saved)
 
     async def _watch(self) -> None:
         """Looks at who is there until all steps are done and all workers have left."""
@@ -326,7 +332,7 @@ class Scheduler:
                 self._suspected = True
                 return
             saved = Saved(version, dict(self._progress.clocks))
-            await asyncio.to_thread(self._manifest.add, saved)
+            await self._note_saved(saved, self._progress.generation)
 
         if not self._suspected:
             self._stage = "ends"
@@ -362,7 +368,7 @@ class Scheduler:
                 "a server was lost, and the job keeps no checkpoints: pass folder=... to Job to have it restored"
             )
         lost_at = self._progress.version
-        loaded, unreadable = await self._load_latest(self._manifest.versions())
+        loaded, unreadable = await self._load_latest(self._manifest)
         self._restores.append(Restore(lost_at, loaded.version, unreadable))
 
     async def _until_loaded(self, load: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -392,16 +398,18 @@ class Scheduler:
                 )
             await asyncio.sleep(TICK_S)
 
-    async def _load_latest(self, versions: Sequence[Saved]) -> tuple[Saved, str]:
-        """The latest of them that all servers can read, which they hold now; and why none after it."""
+    async def _load_latest(self, manifest: Manifest) -> tuple[Saved, str]:
+        """The latest version that all servers can read, which they hold now; and why none after it."""
         unreadable = ""
-        for saved in versions:
+        for saved in manifest.versions():
             try:
                 await self._load(saved)
             except ParameterServerError as error:
                 unreadable = unreadable or str(getattr(error, "cause", error))
-            else:
-                return saved, unreadable
+                continue
+            async with self._manifest_lock:
+                await asyncio.to_thread(manifest.roll_back, saved)
+            return saved, unreadable
 
         raise ParameterServerError(f"no checkpoint in {self._folder} can be read: {unreadable}")
 

@@ -44,6 +44,7 @@ class Server:
         self._version = 0
         self._pushed: dict[tuple[int, int], Gradients] = {}
         self._changed = asyncio.Condition()
+        self._writes = asyncio.Lock()
 
     async def incarnation(self) -> str:
         """The number of its process, and something that is another in every process that this actor has been."""
@@ -76,7 +77,7 @@ class Server:
 
     async def save(self, version: int) -> None:
         """Writes all that is held, as `version`."""
-        await asyncio.to_thread(write_arrays, self._place.path(version), self._store.arrays())
+        await self._write(version, self._store.arrays())
 
     async def pull(
         self, generation: int, version: int, wanted: Mapping[str, Array | None]
@@ -116,8 +117,13 @@ class Server:
             self._changed.notify_all()
 
         if arrays is not None:
-            await asyncio.to_thread(write_arrays, self._place.path(commit.version), arrays)
+            await self._write(commit.version, arrays)
         return True
+
+    async def _write(self, version: int, arrays: Mapping[str, Array]) -> None:
+        """One file after another: after a restore a version is written again."""
+        async with self._writes:
+            await asyncio.to_thread(write_arrays, self._place.path(version), arrays)
 
     async def _reached(self, generation: int, version: int) -> bool:
         """Waits for that many updates; False: the generation is over."""

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autopar.errors import GradientMismatch, ParameterServerError, UnknownParameter
-from autopar.parameter_server.checkpoints import KEPT, Manifest, path_of, read_arrays, write_arrays
+from autopar.parameter_server.checkpoints import Manifest, path_of, read_arrays, write_arrays
 from autopar.parameter_server.records import Part, Saved
 from autopar.parameter_server.sharding import Shard
 from autopar.parameter_server.store import Rows, Store
@@ -177,6 +177,13 @@ def test_the_manifest_keeps_the_latest_versions_and_removes_the_others(tmp_path:
             write_arrays(path_of(tmp_path, version, server, 2), {"a": np.arange(2)})
         manifest.add(Saved(version, {0: version, 1: version - 1}))
     assert manifest.versions() == [Saved(10, {0: 10, 1: 9}), Saved(5, {0: 5, 1: 4})]
-    assert len([path for path in tmp_path.iterdir() if path.is_dir()]) == KEPT
+    manifest.add(Saved(7, {}))  # which came late
+    assert [saved.version for saved in manifest.versions()] == [10, 7]
+    manifest.roll_back(Saved(7, {}))
+    assert [saved.version for saved in manifest.versions()] == [7]
+    manifest.add(Saved(9, {}))
+    assert [saved.version for saved in manifest.versions()] == [9, 7]
+    names = {path.name for path in tmp_path.iterdir() if path.is_dir()}
+    assert names == {"00000010"}  # of 7 and 9 there are no files here, 5 is past
     with pytest.raises(ParameterServerError, match="other shards"):
         Manifest(tmp_path, [[DENSE, TABLE]]).versions()

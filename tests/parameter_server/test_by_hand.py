@@ -17,8 +17,10 @@ from time import monotonic, sleep
 import numpy as np
 import optax
 import pytest
+from typer.testing import CliRunner
 
 from autopar import parameter_server as ps
+from autopar.cli import app
 from autopar.errors import InvalidJob, MissingLibrary, ParameterServerError
 from tests.parameter_server.processes import none_left
 
@@ -170,3 +172,19 @@ def test_lenet_trains_by_one_command() -> None:
 def test_what_is_no_ray_is_told() -> None:
     with listening() as address, pytest.raises(ParameterServerError, match="is no Ray: give"):
         ps.run_server(address, timeout_s=0.1)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("return 1, 2, 3", "must return (job, loss, batch_of)"),
+        ("return None", "it returned NoneType"),
+        ("raise ValueError('no data')", "training() raised ValueError: no data"),
+    ],
+)
+def test_a_file_that_returns_no_job_is_told(tmp_path: Path, body: str, message: str) -> None:
+    file = tmp_path / "model.py"
+    file.write_text(f"def training():\n    {body}\n")
+    done = CliRunner().invoke(app, ["parameter-server", f"{file}:training"])
+    assert done.exit_code == 2
+    assert message in " ".join(done.output.split())

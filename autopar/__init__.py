@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from autopar import checkpoint, data, distributed, operators
+    from autopar import checkpoint, data, distributed, operators, parameter_server
     from autopar.api.calibrate import Calibration, calibrate
     from autopar.api.compiled import Compiled, compile, plan
     from autopar.api.constraints import (
@@ -67,6 +67,7 @@ __all__ = [
     "manual",
     "operator",
     "operators",
+    "parameter_server",
     "pin",
     "plan",
     "register_rule",
@@ -98,7 +99,7 @@ _HOMES = {
     "autopar.trainer": "Trainer",
     "cost_models": "Cluster load_cluster",
 }
-_ROOMS = ("checkpoint", "data", "distributed", "operators")
+_ROOMS = ("checkpoint", "data", "distributed", "operators", "parameter_server")
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
 
 

@@ -19,6 +19,7 @@ from rich.console import Console
 from autopar.errors import AutoparError
 
 if TYPE_CHECKING:
+    from autopar.parameter_server.records import Result
     from autopar.report.summary import Report
     from autopar.search.progress import SearchProgress
     from autopar.search.replan import ConstraintPrice
@@ -43,6 +44,11 @@ _DEFAULTS = {
     "mode": "auto",
     "dump": None,
 }
+_JOB_FORM = (
+    "(job, loss, batch_of) or (job, loss, batch_of, options) with an autopar.parameter_server.Job"
+)
+_LINES = 10
+"""Of losses that are printed, about."""
 _TASK_FORM = "(fn, example_args) or (fn, example_args, options)"
 
 
@@ -187,6 +193,45 @@ def calibrate(
         typer.echo(f"written: {output}")
 
 
+@app.command("parameter-server")
+def parameter_server(
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="TARGET",
+            help="FILE.py:FUNCTION, which returns (job, loss, batch_of) or these and options",
+        ),
+    ],
+    servers: Annotated[int | None, typer.Option(help="instead of the job's")] = None,
+    workers: Annotated[int | None, typer.Option(help="instead of the job's")] = None,
+    steps: Annotated[int | None, typer.Option(help="instead of the job's")] = None,
+    staleness: Annotated[
+        int | None, typer.Option(help="asynchronous: steps that a worker may be ahead", min=0)
+    ] = None,
+    folder: Annotated[
+        Path | None, typer.Option(help="where checkpoints lie; continues what lies there")
+    ] = None,
+) -> None:
+    """Train through a scheduler, servers and workers on this machine, and print the loss."""
+    with _one_line_errors():
+        given = {
+            "servers": servers,
+            "workers": workers,
+            "steps": steps,
+            "staleness": staleness,
+            "folder": folder,
+        }
+        from autopar.parameter_server.launch import train
+
+        job, loss, batch_of, options = _job_of(*parse_target(target))
+        job = replace(job, **{name: value for name, value in given.items() if value is not None})
+        with Console(stderr=True).status(f"training {target}"):
+            result = train(job, loss, batch_of, **options)
+        for update in result.updates[:: max(1, len(result.updates) // _LINES)]:
+            typer.echo(f"update {update.version:6}  loss {update.loss:.4f}")
+        _print_last(result)
+
+
 @app.command()
 def demo() -> None:
     """Plan two small models, train them on 8 virtual devices, and compare with the plain programs."""
@@ -324,6 +369,41 @@ def load_task(path: Path, name: str) -> PlanningTask:
         found = f"({', '.join(type(part).__name__ for part in parts)})" if parts else kind
         raise BadArgument(f"{path}:{name} must return {_TASK_FORM}, it returned {found}")
     return task
+
+
+def _job_of(path: Path, name: str) -> tuple[Any, Any, Any, Mapping[str, Any]]:
+    """The job, loss, batches and options that a function of the user's file returns, for other processes too.
+
+    Raises:
+      BadArgument: as `load_task`.
+    """
+    from autopar.parameter_server.cluster import ray
+    from autopar.parameter_server.records import Job
+
+    function = getattr(module := _run_file(path), name, None)
+    if not callable(function):
+        raise BadArgument(f"{path} has no function {name!r}")
+    with _blamed_on(path, f"{name}()"):
+        result: object = function()
+    kind = type(result).__name__
+    parts: list[Any] = [*cast("tuple[Any, ...]", result)] if isinstance(result, tuple) else []
+    if len(parts) not in (3, 4) or not isinstance(parts[0], Job):
+        kinds = ", ".join(type(part).__name__ for part in parts)
+        found = f"({kinds})" if parts else kind
+        raise BadArgument(f"{path}:{name} must return {_JOB_FORM}, it returned {found}")
+
+    ray().cloudpickle.register_pickle_by_value(module)  # no other process can import it by its name
+    job, loss, batch_of, *rest = parts
+    return job, loss, batch_of, rest[0] if rest else {}
+
+
+def _print_last(result: Result) -> None:
+    for update in result.updates[-1:]:
+        typer.echo(f"update {update.version:6}  loss {update.loss:.4f}, the last")
+    moved = result.traffic
+    typer.echo(f"pulled {moved.pulled_bytes} bytes, pushed {moved.pushed_bytes} bytes")
+    for restore in result.restores:
+        typer.echo(f"a server was lost at update {restore.lost_at}; restored {restore.version}")
 
 
 def _task_of(parts: Sequence[Any]) -> PlanningTask | None:

@@ -137,6 +137,37 @@ class RuleError(AutoparError, ValueError):
     """A rule that contradicts the shapes of its operator."""
 
 
+class MissingLibrary(AutoparError, ImportError):
+    """A library that an extra brings is not installed: says which extra to install."""
+
+
+class ParameterServerError(AutoparError):
+    """A job on parameter servers that cannot start, or cannot go on: who is missing, where, and what to do."""
+
+
+class InvalidJob(ParameterServerError, ValueError):
+    """A job on parameter servers, or an address of one, that makes no sense."""
+
+
+class ServerFull(ParameterServerError):
+    """Parameters and the optimizer's state do not fit in what the servers may hold."""
+
+
+class UnsuitableOptimizer(ParameterServerError, ValueError):
+    """An optimizer that needs to see what lies on several servers, or rows that no batch touched."""
+
+
+class UnknownParameter(ParameterServerError, KeyError):
+    """A name, or a row, that no server holds."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class GradientMismatch(ParameterServerError, ValueError):
+    """A gradient whose shape or type is not that of its parameter."""
+
+
 def users_level() -> int:
     """The stack level, for a warning of the caller, of the first frame outside of autopar."""
     frame = inspect.currentframe()

@@ -137,10 +137,6 @@ class RuleError(AutoparError, ValueError):
     """A rule that contradicts the shapes of its operator."""
 
 
-class MissingLibrary(AutoparError, ImportError):
-    """A library that an extra brings is not installed: says which extra to install."""
-
-
 class ParameterServerError(AutoparError):
     """A job on parameter servers that cannot start, or cannot go on: who is missing, where, and what to do."""
 

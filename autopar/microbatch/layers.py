@@ -71,8 +71,17 @@ def scan_layers(layer: Layer, x: Any, params: Any) -> Any:
 
     with untyped_jax.named_scope(_SCOPE.format(layers=layers, rows=rows)):
         if stages is None or layers % stages.count or rows % stages.micro_batches:
-            return lax.scan(lambda h, p: (layer(h, p), None), x, params)[0]
+            return _in_turn(layer, x, params)
         return _Pipeline(layer, x, params, stages).run()
+
+
+def _in_turn(layer: Layer, x: Any, params: Any) -> Any:
+    """`x` after all layers, one after another."""
+
+    def body(x: Any, p: Any) -> tuple[Any, None]:
+        return layer(x, p), None
+
+    return lax.scan(body, x, params)[0]
 
 
 def choices_of_stages(graph: OpGraph, devices: int) -> list[Stages]:

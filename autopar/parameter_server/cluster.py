@@ -12,7 +12,7 @@ from importlib import import_module
 from time import monotonic, sleep
 from typing import Any
 
-from autopar.errors import AutoparError, InvalidJob, MissingLibrary, ParameterServerError
+from autopar.errors import AutoparError, InvalidJob, MissingExtra, ParameterServerError
 
 NAMESPACE = "autopar"
 SCHEDULER = "parameter-server-scheduler"
@@ -36,7 +36,7 @@ def ray() -> Any:
     """The library.
 
     Raises:
-      MissingLibrary: it is not installed.
+      MissingExtra: it is not installed.
     """
     if "ray" not in sys.modules:  # it reads them once
         for name, value in _SETTINGS.items():
@@ -44,7 +44,7 @@ def ray() -> Any:
     try:
         return import_module("ray")
     except ImportError as error:
-        raise MissingLibrary(
+        raise MissingExtra(
             "parameter servers run on Ray, which is not installed: pip install 'autopar[ps]'"
         ) from error
 

@@ -96,7 +96,7 @@ def train(job: Job, loss: Callable[..., Any], batch_of: BatchOf, **options: Any)
       **options: those of `started`.
 
     Raises:
-      MissingLibrary: Ray is not installed.
+      MissingExtra: Ray is not installed.
       ParameterServerError: the job cannot start or go on.
       Exception: what `loss` or `batch_of` raised.
     """
@@ -148,7 +148,7 @@ def run_scheduler(job: Job, address: str) -> Result:
     """What the job made: this process starts Ray at `host:port`, and servers and workers find the job there.
 
     Raises:
-      MissingLibrary: Ray is not installed.
+      MissingExtra: Ray is not installed.
       InvalidJob: no address of this form, or something listens there.
       ParameterServerError: the job cannot start or go on.
     """
@@ -171,7 +171,7 @@ def run_server(
       timeout_s: how long to wait for the scheduler.
 
     Raises:
-      MissingLibrary: Ray is not installed.
+      MissingExtra: Ray is not installed.
       InvalidJob: no address of this form.
       ParameterServerError: nothing answers there, the job has all its servers, or it cannot go on.
     """

@@ -13,12 +13,12 @@ import jax
 import numpy as np
 
 from autopar._compat import untyped_jax
-from autopar.errors import MissingLibrary, UnsuitableOptimizer
+from autopar.errors import MissingExtra, UnsuitableOptimizer
 
 try:
     import optax
 except ImportError as error:
-    raise MissingLibrary(
+    raise MissingExtra(
         "parameter servers take optimizers of optax, which is not installed: pip install 'autopar[ps]'"
     ) from error
 

@@ -184,7 +184,7 @@ def worker(address: str, timeout_s: float = 60.0) -> Generator[Worker]:
     """While the context lasts this process is a worker of the job whose scheduler is at `host:port`.
 
     Raises:
-      MissingLibrary: Ray is not installed.
+      MissingExtra: Ray is not installed.
       InvalidJob: no address of this form.
       ParameterServerError: nothing answers there within `timeout_s`, or the job cannot start.
     """

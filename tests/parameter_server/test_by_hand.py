@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 from autopar import parameter_server as ps
 from autopar.cli import app
-from autopar.errors import InvalidJob, MissingLibrary, ParameterServerError
+from autopar.errors import InvalidJob, MissingExtra, ParameterServerError
 from tests.parameter_server.processes import none_left
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -66,7 +66,7 @@ def test_a_port_in_use_is_told() -> None:
 
 def test_ray_that_is_not_installed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(MissingLibrary, match=r"pip install 'autopar\[ps\]'"):
+    with pytest.raises(MissingExtra, match=r"pip install 'autopar\[ps\]'"):
         ps.run_server("127.0.0.1:6390")
 
 
@@ -74,7 +74,7 @@ def test_optax_that_is_not_installed_is_told(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setitem(sys.modules, "optax", None)
     for name in [name for name in sys.modules if name.startswith("autopar.parameter_server")]:
         monkeypatch.delitem(sys.modules, name)
-    with pytest.raises(MissingLibrary, match=r"pip install 'autopar\[ps\]'"):
+    with pytest.raises(MissingExtra, match=r"pip install 'autopar\[ps\]'"):
         import_module("autopar.parameter_server")
 
 

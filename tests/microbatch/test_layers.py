@@ -203,6 +203,7 @@ def test_stages_are_not_chosen_where_links_are_fast():
     assert plan.bound.report().stages is None
 
 
+@pytest.mark.slow
 def test_a_plan_in_stages_runs_and_is_loaded_from_its_file(tmp_path):
     draw = np.random.default_rng(0)
     params = {

@@ -211,7 +211,8 @@ def _in_stages(
     for stages in choices_of_stages(graph, devices):
         try:
             with STAGES(stages):
-                captured = _captured(fn, settings, args, kwargs, keep=False)
+                keep = settings.options.operators == "kept"
+                captured = _captured(fn, settings, args, kwargs, keep=keep)
         except TraceError as error:
             if not isinstance(error.__cause__, BatchNotCut):
                 raise

@@ -11,6 +11,7 @@ import autopar
 from autopar.core.stages import Stages
 from autopar.errors import BatchNotCut, InvalidOption, NoStagesWarning
 from autopar.microbatch.layers import STAGES, choices_of_stages, scan_layers
+from autopar.operators import KEEP
 from autopar.trace import trace
 
 LAYERS, ROWS, TOKENS, WIDTH = 4, 16, 3, 8
@@ -85,6 +86,19 @@ def test_a_checkpointed_layer_runs_in_stages(layer, drawn):
     wanted = gradients(layer, *drawn)
     with STAGES(Stages(2, 4)):
         found = gradients(jax.checkpoint(layer), *drawn)
+    assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_functions_that_are_operators_run_in_stages(kept, drawn):
+    def layer(x, p):
+        heads = (x @ p["w"])[:, :, None]
+        seen = autopar.operators.attention(heads, heads, heads)[:, :, 0]
+        return x + autopar.operators.rms_norm(seen, p["scale"])
+
+    wanted = gradients(layer, *drawn)
+    with STAGES(Stages(2, 4)), KEEP(kept):
+        found = gradients(layer, *drawn)
     assert_close(found, wanted)
 
 

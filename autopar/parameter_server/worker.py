@@ -38,7 +38,8 @@ class Worker:
         self._lost = -1
         self._over = Event()
         self.traffic = Traffic()
-        Thread(target=self._beat, daemon=True).start()
+        self._beating = Thread(target=self._beat, daemon=True)
+        self._beating.start()
 
     def fit(self, loss: Callable[..., Any], batch_of: BatchOf, **options: Any) -> None:
         """Takes part until all steps are done.
@@ -150,12 +151,14 @@ class Worker:
         """Leaves the job."""
         if not self._over.is_set():
             self._over.set()
+            self._beating.join()
             self._ask("leave", self._number, self.traffic)
 
     # What it stands on ------------------------------------------------------------------------------------------------
 
     def _beat(self) -> None:
-        while not self._over.wait(self._layout.patience_s / BEATS):
+        # without Ray a call would start another
+        while not self._over.wait(self._layout.patience_s / BEATS) and ray().is_initialized():
             self._scheduler.beat.remote(self._number)
 
     def _ask(self, method: str, *args: Any) -> Any:

@@ -28,7 +28,9 @@ from autopar.parameter_server.launch import Running, start_scheduler, start_serv
 from tests.parameter_server.processes import none_left
 from tests.parameter_server.regression import PARAMS, batch_of, gated, loss, plain
 
-pytestmark = pytest.mark.slow
+# Ray forks, of which JAX warns wherever it was used before
+FORKS = pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")
+pytestmark = [pytest.mark.slow, FORKS]
 MESH = {"mesh": {"x": 1}, "devices": 1}
 
 

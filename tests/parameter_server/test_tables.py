@@ -92,6 +92,7 @@ def _ray() -> Iterator[None]:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # Ray forks, of which JAX warns
 @pytest.mark.usefixtures("_ray")
 def test_only_touched_rows_travel_and_values_are_those_of_the_whole_table() -> None:
     """Bytes are counted: rows of four floats with their numbers, in both directions, and the small parameter."""

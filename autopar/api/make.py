@@ -207,11 +207,12 @@ def _in_stages(
 
     Layers whose rows depend on one another are no stages, which a warning says.
     """
+    keep = settings.options.operators == "kept"
     found: list[Traced] = []
+
     for stages in choices_of_stages(graph, devices):
         try:
             with STAGES(stages):
-                keep = settings.options.operators == "kept"
                 captured = _captured(fn, settings, args, kwargs, keep=keep)
         except TraceError as error:
             if not isinstance(error.__cause__, BatchNotCut):

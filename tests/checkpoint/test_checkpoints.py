@@ -112,7 +112,8 @@ def test_the_plan_comes_back_and_runs(tmp_path: Path) -> None:
     with Checkpoints(tmp_path) as checkpoints:
         assert checkpoints.plan() is None
         assert checkpoints.restore(plan) is None
-        checkpoints.save(100, plan.init(make_state), plan=plan)
+        state = plan.init(make_state)
+        checkpoints.save(100, state, plan=plan)
 
     with Checkpoints(tmp_path) as checkpoints:
         loaded = checkpoints.plan()
@@ -123,7 +124,7 @@ def test_the_plan_comes_back_and_runs(tmp_path: Path) -> None:
     assert found is not None
     assert found.plan is not None
     assert found.plan.file == plan.file
-    assert_equal(found.state, make_state())
+    assert_equal(found.state, state)
 
 
 def test_what_is_donated_behind_a_save_is_stored_as_it_was(tmp_path: Path) -> None:

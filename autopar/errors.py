@@ -1,6 +1,8 @@
 """The errors autopar raises on bad input, and its warnings: what, where, which value, what to do."""
 
 import inspect
+from collections.abc import Generator
+from contextlib import contextmanager
 
 
 class AutoparError(Exception):
@@ -37,6 +39,21 @@ class DataError(AutoparError, ValueError):
 
 class MissingExtra(AutoparError, ImportError):
     """A library of one of autopar's extras that is not installed."""
+
+
+@contextmanager
+def of_extra(name: str, what: str) -> Generator[None]:
+    """Imports of what the extra `name` brings; where one is missing, `what` needs it and the extra are said.
+
+    Raises:
+      MissingExtra: a module cannot be found.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise MissingExtra(
+            f"{what}, which is not installed ({error}): pip install 'autopar[{name}]'"
+        ) from error
 
 
 class JobError(AutoparError, RuntimeError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from autopar.errors import MissingExtra
+from autopar.errors import of_extra
 
 
 def orbax() -> Any:
@@ -14,9 +14,5 @@ def orbax() -> Any:
     Raises:
       MissingExtra: if it is not installed.
     """
-    try:
+    with of_extra("train", "checkpoints need orbax"):
         return import_module("orbax.checkpoint")
-    except ModuleNotFoundError as error:
-        raise MissingExtra(
-            f"checkpoints need orbax, which cannot be imported ({error}): pip install 'autopar[train]'"
-        ) from error

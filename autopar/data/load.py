@@ -18,7 +18,7 @@ from autopar.data.reading import Reading
 from autopar.data.tuning import FIRST, Limits, Tuner
 from autopar.data.waits import Waits
 from autopar.emit.several import gathered, spans_processes
-from autopar.errors import DataError, DifferentValues, InvalidOption, MissingExtra
+from autopar.errors import DataError, DifferentValues, InvalidOption, of_extra
 
 if TYPE_CHECKING:
     from autopar.data.pipeline import Batches
@@ -63,12 +63,8 @@ def loader(
       InvalidOption: an option that makes no sense.
       MissingExtra: grain is not installed.
     """
-    try:
+    with of_extra("train", "autopar.data reads by grain"):
         from autopar.data import pipeline  # late: grain is an extra
-    except ModuleNotFoundError as error:
-        raise MissingExtra(
-            f"autopar.data reads by {error.name}, which is not installed: pip install 'autopar[train]'"
-        ) from error
 
     _check_options(epochs, at_end, depth, seed)
     pipeline.check_workers(reading or FIRST)

@@ -12,7 +12,7 @@ from importlib import import_module
 from time import monotonic, sleep
 from typing import Any
 
-from autopar.errors import AutoparError, InvalidJob, MissingExtra, ParameterServerError
+from autopar.errors import AutoparError, InvalidJob, ParameterServerError, of_extra
 
 NAMESPACE = "autopar"
 SCHEDULER = "parameter-server-scheduler"
@@ -41,12 +41,8 @@ def ray() -> Any:
     if "ray" not in sys.modules:  # it reads them once
         for name, value in _SETTINGS.items():
             os.environ.setdefault(name, value)
-    try:
+    with of_extra("ps", "parameter servers run on Ray"):
         return import_module("ray")
-    except ImportError as error:
-        raise MissingExtra(
-            "parameter servers run on Ray, which is not installed: pip install 'autopar[ps]'"
-        ) from error
 
 
 @contextmanager

@@ -13,14 +13,10 @@ import jax
 import numpy as np
 
 from autopar._compat import untyped_jax
-from autopar.errors import MissingExtra, UnsuitableOptimizer
+from autopar.errors import UnsuitableOptimizer, of_extra
 
-try:
+with of_extra("ps", "parameter servers take optimizers of optax"):
     import optax
-except ImportError as error:
-    raise MissingExtra(
-        "parameter servers take optimizers of optax, which is not installed: pip install 'autopar[ps]'"
-    ) from error
 
 Optimizer = optax.GradientTransformation
 SCALES = (1e-3, 1.0, 1e4, 1e8)

@@ -28,10 +28,22 @@ class KnownValues:
 
     def value(self, tensor: Any) -> Value | None:
         """What `tensor` holds; None where that is not known, or large."""
+        self._see()
+        return self._value(tensor)
+
+    def parts(self, tensor: Any) -> list[Any]:
+        """The tensors that `tensor` is, laid side by side along its last dim."""
+        self._see()
+        maker = self.makers.get(tensor.id)
+        last = len(tensor.shape) - 1
+        if maker is None or maker.kind != "concatenate" or maker.params["dimension"] != last:
+            return [tensor]
+        return list(maker.ins)
+
+    def _see(self) -> None:
         for op in self.draft.ops[self.seen :]:
             self.makers.update((out.id, op) for out in op.outs)
         self.seen = len(self.draft.ops)
-        return self._value(tensor)
 
     def _value(self, tensor: Any) -> Value | None:
         if tensor.literal is not None:

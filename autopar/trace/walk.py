@@ -18,7 +18,7 @@ import numpy as np
 
 from autopar import _compat
 from autopar._compat import untyped_jax
-from autopar._mesh import off_mesh, spec_of, without_shardings
+from autopar._mesh import off_mesh, sharding_in_type, spec_of, without_shardings
 from autopar._payload import OPERATOR, Composite, Payload
 from autopar.core.graph import Effect, OpGraph, TensorInfo
 from autopar.core.manual import ENTER, LEAVE
@@ -26,6 +26,8 @@ from autopar.core.pins import PINNED
 from autopar.core.regions import WHILE_TRIPS
 from autopar.errors import TraceError
 from autopar.trace.alone import alone, axes_alone, names_axes
+from autopar.trace.batches import KINDS as BATCH_KINDS
+from autopar.trace.batches import stated_by_batches
 from autopar.trace.by_hand import (
     MARKS,
     collective_kind,
@@ -266,14 +268,39 @@ class Walker:
             return None
         indices = [ins[n] for n in index_operands(name, len(ins))]
         stated = stated_by_windows(eqn, [*map(self._known.value, indices)])
-        return None if stated is None else self._instead(eqn, stated, ins, place)
+        if stated is not None:
+            return self._instead(eqn, stated, ins, place)
+        return self._of_each_row(eqn, ins, place) if name in BATCH_KINDS else None
+
+    def _of_each_row(self, eqn: Any, ins: Tensors, place: Surroundings) -> Tensors | None:
+        """What reads or writes at places that count along a dim, as of each row by itself; None for all else.
+
+        Where shardings are in types, what the user wrote has been given one, and is left as it is.
+        """
+        if any(sharding_in_type(atom.aval) is not None for atom in eqn.invars):
+            return None
+        operand, indices, *updates = ins
+        parts = self._known.parts(indices)
+        values = [*map(self._known.value, parts)]
+        stated = stated_by_batches(eqn, [part.shape[-1] for part in parts], values)
+        if stated is None:
+            return None
+
+        first, whole, *others = typed_specs(eqn)
+        specs = [first, *(whole.update(shape=part.shape) for part in parts), *others]
+        return self._instead(eqn, stated, [operand, *parts, *updates], place, specs)
 
     def _instead(
-        self, eqn: Any, function: Callable[..., Any], ins: Tensors, place: Surroundings
+        self,
+        eqn: Any,
+        function: Callable[..., Any],
+        ins: Tensors,
+        place: Surroundings,
+        specs: Sequence[Any] | None = None,
     ) -> Tensors:
-        """What `function` does with the operands of an equation, in its place."""
+        """What `function` does with the operands of an equation, or with `ins` of such `specs`, in its place."""
         with eqn.ctx.manager:
-            closed = untyped_jax.make_jaxpr(function)(*typed_specs(eqn))
+            closed = untyped_jax.make_jaxpr(function)(*(specs or typed_specs(eqn)))
         return self.inline(eqn, closed, ins, replace(place, source=self.source(eqn, place)))
 
     def lowered(self, eqn: Any, ins: Tensors, place: Surroundings) -> Tensors:

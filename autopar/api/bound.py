@@ -144,7 +144,7 @@ class Bound:
             settings = replace(settings, cluster=cluster, mesh=dict(self.mesh.axes), devices=None)
             target = PlanningTarget.of(settings).cluster
 
-        task = task_of(self.traced, settings, target)
+        task = task_of(self.traced, settings, target).at_weight(self.record.communication_weight)
         if cluster is None:
             task = replace(task, make_pricing=self.planned.task.make_pricing)
 

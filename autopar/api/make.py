@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from autopar.api.bound import Bound, leading_arguments, signature_of, task_of
@@ -21,19 +22,19 @@ from autopar.core.regions import LOOPS
 from autopar.core.stages import Stages
 from autopar.errors import (
     BatchNotCut,
-    NoFeasiblePlan,
     NoStagesWarning,
     PlanFileError,
     SignatureMismatch,
     TraceError,
-    Unsolved,
     users_level,
 )
 from autopar.microbatch.layers import STAGES, choices_of_stages
 from autopar.operators import KEEP
+from autopar.report.summary import step_time_s
 from autopar.search.alternatives import search_best
 from autopar.search.constraints.part import constraints_of_part
-from autopar.search.search import announced, find_on, restore
+from autopar.search.overlapped import shortest_step
+from autopar.search.search import announced, restore
 from autopar.search.task import Task
 from autopar.trace import (
     CONSTANT,
@@ -47,7 +48,10 @@ from autopar.trace import (
 )
 from autopar.trace.arguments import function_name
 from autopar.trace.flat import FlatFunction
-from cost_models import Cluster
+from cost_models import Cluster, Overlap
+
+_LEAST_WEIGHT = 0.01
+"""Of communicating: it never counts as nothing, as the plan that communicates less is to win among equals."""
 
 
 def make_plan(
@@ -135,29 +139,27 @@ def _searched(
     meshes: Sequence[DeviceMesh],
 ) -> Plan:
     position, planned = search_best(tasks, meshes)
-    found = Plan.of(Bound(fn, settings, traces[position], planned, cluster))
-    if settings.options.data_parallel == "never" or settings.mode != "auto" or settings.constraints:
-        return found
-    return _or_data_parallel(found)
+    bound = Bound(fn, settings, traces[position], planned, cluster)
+    priced_for = bound.priced_for
+    if settings.options.overlap == "never" or priced_for is None:
+        return Plan.of(bound)
+
+    best = shortest_step(
+        planned, weights_of(priced_for.device.overlap), partial(step_time_s, priced_for=priced_for)
+    )
+    settings = replace(settings, mode=best.task.mode)
+    return Plan.of(replace(bound, settings=settings, planned=best))
 
 
-def _or_data_parallel(found: Plan) -> Plan:
-    """`found`, or the plan of data parallelism on its mesh where there is one whose step takes less time.
+def weights_of(overlap: Overlap | None) -> tuple[float, ...]:
+    """The weights of communicating between what all of it counts, 1, and what is left of it where all hides.
 
-    Ctrl-C and the time limit leave `found`.
+    A second that hides keeps computing from `communicating_slowdown * (1 - 1 / computing_slowdown)` seconds of work.
     """
-    bound = found.bound
-    planned = found.bound.planned
-    try:
-        other = find_on(replace(planned.task, mode="data_parallel"), [planned.ground])
-    except (NoFeasiblePlan, Unsolved, KeyboardInterrupt):
-        return found
-    settings = replace(bound.settings, mode="data_parallel")
-    rival = Plan.of(replace(bound, settings=settings, planned=other))
-    if found.step_time_s <= rival.step_time_s:
-        return found
-    announced(other.task, other)
-    return rival
+    if overlap is None or not overlap.pays:
+        return ()
+    least = overlap.communicating_slowdown * (1 - 1 / overlap.computing_slowdown)
+    return (1 + least) / 2, max(least, _LEAST_WEIGHT)
 
 
 def alternatives(

@@ -132,6 +132,7 @@ class PackedPlan(FileRecord):
     step_kinds: tuple[StepKind, ...]
     recomputed: tuple[tuple[Index, Index], ...] = ()
     stopped: str = ""
+    communication_weight: Annotated[float, Field(gt=0)] = 1.0
 
     @classmethod
     def of(cls, plan: Plan) -> PackedPlan:
@@ -145,15 +146,24 @@ class PackedPlan(FileRecord):
             step_kinds=plan.step_kinds,
             recomputed=tuple((one.op, one.before) for one in plan.recomputed),
             stopped=plan.stopped,
+            communication_weight=plan.communication_weight,
         )
 
     def plan(self) -> Plan:
         """The plan that was packed. Equal placements and strategies are one object each."""
         stages = tuple(_unpack(stage) for stage in self.stages)
         recomputed = tuple(Recomputed(op, before) for op, before in self.recomputed)
-        costs = self.objective_s, self.lower_bound_s
+
         return Plan(
-            stages, *costs, self.space, self.step_kinds, recomputed, self.stopped, self.fingerprint
+            stages,
+            self.objective_s,
+            self.lower_bound_s,
+            self.space,
+            self.step_kinds,
+            recomputed,
+            self.stopped,
+            self.fingerprint,
+            self.communication_weight,
         )
 
 
@@ -162,11 +172,7 @@ def _plan_schema(
 ) -> core_schema.CoreSchema:
     def packed(plan: Plan) -> dict[str, Any]:
         packed = PackedPlan.of(plan).model_dump(mode="json")
-        return {
-            name: value
-            for name, value in packed.items()
-            if value or name not in ("recomputed", "stopped")
-        }
+        return {name: value for name, value in packed.items() if value != _USUAL.get(name)}
 
     return core_schema.json_or_python_schema(
         json_schema=core_schema.no_info_after_validator_function(
@@ -177,6 +183,8 @@ def _plan_schema(
     )
 
 
+_USUAL: dict[str, Any] = {"recomputed": [], "stopped": "", "communication_weight": 1.0}
+"""What a file does not say of a plan."""
 # A core Plan in Python, a PackedPlan in JSON.
 PlanField = Annotated[Plan, GetPydanticSchema(_plan_schema)]
 

@@ -28,7 +28,9 @@ class Plan:
     `objective_s` is the sum that the solver minimised, in seconds (another unit under another pricing), with what it
     takes to write the arguments that come anew with every call; `lower_bound_s` is proven for that sum, over the space
     that `space` describes. `step_kinds` are the redistribution steps that the space allows; () means all. `recomputed`
-    is what runs once more: the stage is one of the graph rewritten so (`core.recompute.with_recomputed`). `stopped`
+    is what runs once more: the stage is one of the graph rewritten so (`core.recompute.with_recomputed`).
+    `communication_weight` is what a second of communicating counts in the sum: less than 1 where a part of it was held
+    to hide behind computing. `stopped`
     says what ended the search before its end, "" if nothing did: another run may then find another plan. `fingerprint`
     is that of the graph where the plan is in a file or comes from one, else "": it takes a pass over the graph.
     """
@@ -41,6 +43,7 @@ class Plan:
     recomputed: tuple[Recomputed, ...] = ()
     stopped: str = ""
     fingerprint: str = ""
+    communication_weight: float = 1.0
 
     @property
     def stage(self) -> Stage:

@@ -8,19 +8,8 @@ from functools import cached_property
 from weakref import WeakKeyDictionary
 
 from autopar.core.graph import OpGraph, OpNode
-from autopar.core.placement import StepKind
-from autopar.core.strategy import Strategy, StrategyArrays
-from autopar.cost.pricing import (
-    Batched,
-    Contextual,
-    Floats,
-    Pricing,
-    arrival_cost,
-    pack_price,
-    shares,
-    turn_price,
-)
-from autopar.redistribute.step import PackPrice, TurnPrice
+from autopar.core.strategy import Strategy
+from autopar.cost.pricing import Contextual, Wrapped
 
 _KNOWN: WeakKeyDictionary[
     OpGraph, dict[Hashable, tuple[list[int], dict[tuple[Hashable, Hashable], int]]]
@@ -29,10 +18,9 @@ _KNOWN: WeakKeyDictionary[
 
 
 @dataclass(frozen=True, eq=False)
-class Remembered:
+class Remembered(Wrapped):
     """`pricing`, whose answers for operators of one signature and context are kept: repeated layers share them."""
 
-    pricing: Pricing
     graph: OpGraph
     _numbers: dict[tuple[Hashable, Hashable], int] = field(
         default_factory=dict[tuple[Hashable, Hashable], int]
@@ -53,16 +41,6 @@ class Remembered:
                 self.pricing.op_cost(op, strategy),
             )
         return known[1]
-
-    def op_costs(
-        self, op: OpNode, strategies: tuple[Strategy, ...], layout: StrategyArrays
-    ) -> Floats | None:
-        """As `pricing`."""
-        return (
-            self.pricing.op_costs(op, strategies, layout)
-            if isinstance(self.pricing, Batched)
-            else None
-        )
 
     def context(self, op: OpNode) -> int:
         """A number for the operator's signature and what `pricing` looks at beside it."""
@@ -100,30 +78,3 @@ class Remembered:
             numbers.setdefault((first, context(op)), len(numbers))
             for op, first in zip(self.graph.ops, self.graph.alike, strict=True)
         ]
-
-    def step_cost(self, kind: StepKind, axes: tuple[str, ...], size_bytes: int) -> float:
-        """As `pricing`."""
-        return self.pricing.step_cost(kind, axes, size_bytes)
-
-    @cached_property
-    def turn_cost(self) -> TurnPrice:
-        """As `pricing`."""
-        return turn_price(self.pricing)
-
-    @cached_property
-    def pack_cost(self) -> PackPrice:
-        """As `pricing`."""
-        return pack_price(self.pricing)
-
-    def arrival_cost(self, size_bytes: int) -> float:
-        """As `pricing`."""
-        return arrival_cost(self.pricing, size_bytes)
-
-    @property
-    def shares(self) -> bool:
-        """As `pricing`."""
-        return shares(self.pricing)
-
-    def keep(self, op: OpNode, strategies: tuple[Strategy, ...]) -> tuple[Strategy, ...]:
-        """As `pricing`."""
-        return self.pricing.keep(op, strategies)

@@ -166,11 +166,10 @@ MakePricing = Callable[[OpGraph, DeviceMesh], Pricing]
 
 
 @dataclass(frozen=True)
-class Restricted:
-    """`pricing` with only the redistribution steps of `step_kinds`: the others do not exist."""
+class Wrapped:
+    """A pricing that says what `pricing` does: a base of those that differ from one in a few answers."""
 
     pricing: Pricing
-    step_kinds: tuple[StepKind, ...]
 
     def op_cost(self, op: OpNode, strategy: Strategy) -> float:
         """As `pricing`."""
@@ -191,8 +190,8 @@ class Restricted:
         return self.pricing.context(op)
 
     def step_cost(self, kind: StepKind, axes: tuple[str, ...], size_bytes: int) -> float:
-        """As `pricing`, infinite for what is not allowed."""
-        return self.pricing.step_cost(kind, axes, size_bytes) if kind in self.step_kinds else inf
+        """As `pricing`."""
+        return self.pricing.step_cost(kind, axes, size_bytes)
 
     @cached_property
     def turn_cost(self) -> TurnPrice:
@@ -214,12 +213,42 @@ class Restricted:
         return arrival_cost(self.pricing, size_bytes)
 
     def keep(self, op: OpNode, strategies: tuple[Strategy, ...]) -> tuple[Strategy, ...]:
+        """As `pricing`."""
+        return self.pricing.keep(op, strategies)
+
+
+@dataclass(frozen=True)
+class Restricted(Wrapped):
+    """`pricing` with only the redistribution steps of `step_kinds`: the others do not exist."""
+
+    step_kinds: tuple[StepKind, ...]
+
+    def step_cost(self, kind: StepKind, axes: tuple[str, ...], size_bytes: int) -> float:
+        """As `pricing`, infinite for what is not allowed."""
+        return self.pricing.step_cost(kind, axes, size_bytes) if kind in self.step_kinds else inf
+
+    def keep(self, op: OpNode, strategies: tuple[Strategy, ...]) -> tuple[Strategy, ...]:
         """As `pricing`, without those that exchange by steps that are not allowed; the user's own are."""
         if op.kind not in COLLECTIVES:
             strategies = tuple(
                 s for s in strategies if all(e.kind in self.step_kinds for e in s.exchanges)
             )
         return self.pricing.keep(op, strategies)
+
+
+@dataclass(frozen=True)
+class Weighted(Wrapped):
+    """`pricing` where a second of communicating counts as `weight` seconds, as a part of it may hide.
+
+    What a device copies for it counts in full.
+    """
+
+    weight: float
+
+    def step_cost(self, kind: StepKind, axes: tuple[str, ...], size_bytes: int) -> float:
+        """As `pricing`; of a collective what counts."""
+        cost = self.pricing.step_cost(kind, axes, size_bytes)
+        return cost if kind in ("slice", "mask") else self.weight * cost
 
 
 def restricted(pricing: Pricing, step_kinds: tuple[StepKind, ...]) -> Pricing:

@@ -105,7 +105,8 @@ def cost_lines(report: Report) -> tuple[tuple[str, str], ...]:
         ),
         (
             "objective",
-            f"{objective} (what was minimised: in buckets, not overlapped, new arguments written), lower bound {bound}",
+            f"{objective} (what was minimised: in buckets, {_weighed(report)}, new arguments written), lower bound "
+            f"{bound}",
         ),
         ("quality", _quality(report)),
         *(
@@ -114,6 +115,12 @@ def cost_lines(report: Report) -> tuple[tuple[str, str], ...]:
             else ()
         ),
     )
+
+
+def _weighed(report: Report) -> str:
+    """How communication counts in the objective."""
+    weight = report.communication_weight
+    return "not overlapped" if weight == 1 else f"communication at {weight:.3g} of its time"
 
 
 def _error(report: Report) -> str:

@@ -100,7 +100,8 @@ class Report:
     `unpriced` are operators of which nothing but operands and results is known: their kind and source line.
     `padding` are sizes of dims that are longer inside, with what they become there; `padding_time_s` is what computing
     what was added takes. `loop_parts` is in how many parts loops over samples go on side by side, 1 if none does.
-    `stages` says how layers are divided among pipeline stages; None if they are not.
+    `stages` says how layers are divided among pipeline stages; None if they are not. `communication_weight` is what a
+    second of communicating counts in the objective.
     """
 
     function: str
@@ -131,6 +132,7 @@ class Report:
     padding_time_s: float = 0.0
     loop_parts: int = 1
     stages: Stages | None = None
+    communication_weight: float = 1.0
 
     @property
     def serial_time_s(self) -> float:
@@ -153,6 +155,11 @@ def step_schedule(planned: Planned, overlapping: Cluster | None) -> StepSchedule
     """The step of `planned` on two streams, as `overlapping` says; None: one after the other."""
     overlap = None if overlapping is None else overlapping.device.overlap
     return schedule(planned.program, planned.pricing.op_cost, overlap, planned.account.held_bytes)
+
+
+def step_time_s(planned: Planned, priced_for: Cluster | None) -> float:
+    """Seconds that a step of `planned` takes, overlapping as `priced_for` says; None: not at all."""
+    return min(step_schedule(planned, priced_for).makespan_s, planned.account.serial_time_s)
 
 
 def summarise(
@@ -223,6 +230,7 @@ def summarise(
         _padding_time_s(step),
         _loop_parts(graph),
         graph.stages,
+        plan.communication_weight,
     )
 
 

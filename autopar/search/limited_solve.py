@@ -219,7 +219,13 @@ class LimitedSolve:
         )
         spent = account_of(task.graph, program, pricing)
         bound = solution.lower_bound
-        plan = Plan((stage,), solution.objective, bound, step_kinds=self.step_kinds)
+        plan = Plan(
+            (stage,),
+            solution.objective,
+            bound,
+            step_kinds=self.step_kinds,
+            communication_weight=ground.communication_weight,
+        )
 
         return Planned(
             task,

@@ -15,7 +15,7 @@ from autopar.core.space import Space
 from autopar.cost.assemble import assemble
 from autopar.cost.buckets import router_of
 from autopar.cost.cached_pricing import Remembered
-from autopar.cost.pricing import MakePricing, Pricing, restricted
+from autopar.cost.pricing import MakePricing, Pricing, Weighted, restricted
 from autopar.memory.variables import Caches
 from autopar.redistribute.route import Router
 from autopar.search.resolve import FindRule, no_rule
@@ -33,7 +33,7 @@ class MeshContext:
     """A graph on a mesh, its candidates, and their prices: everything but constraints and the memory limit.
 
     Prices depend on the redistribution steps that are allowed; () allows all. `stated` are layouts that inputs and
-    outputs may have beside those of all graphs.
+    outputs may have beside those of all graphs. What is minimised counts communicating at `communication_weight`.
     """
 
     graph: OpGraph
@@ -43,6 +43,7 @@ class MeshContext:
     strict: bool = False
     find: FindRule = no_rule
     stated: tuple[Spec, ...] = ()
+    communication_weight: float = 1.0
     _given: Space | None = None
     _routers: dict[StepKinds, Router] = field(default_factory=dict[StepKinds, Router])
     _caches: dict[StepKinds, Caches] = field(default_factory=dict[StepKinds, Caches])
@@ -84,14 +85,21 @@ class MeshContext:
             self._routers[step_kinds] = router_of(self.graph, self.mesh, pricing)
         return self._routers[step_kinds]
 
+    def minimised(self, step_kinds: StepKinds) -> tuple[Pricing, Router]:
+        """The prices and routes that are minimised where these steps are allowed: communicating at its weight."""
+        pricing = self.pricing(step_kinds)
+        if self.communication_weight == 1:
+            return pricing, self.router(step_kinds)
+        lighter = Weighted(pricing, self.communication_weight)
+        return lighter, router_of(self.graph, self.mesh, lighter)
+
     def problem(
         self, step_kinds: StepKinds, limit_bytes: float | None, *, tensors_only: bool = False
     ) -> Problem:
         """The Problem of choosing from the whole space; those that differ in their limit alone share their numbers."""
         key = (step_kinds, limit_bytes is not None, tensors_only)
         if key not in self._problems:
-            pricing = self.pricing(step_kinds)
-            router = self.router(step_kinds)
+            pricing, router = self.minimised(step_kinds)
             most = None if limit_bytes is None else inf
             self._problems[key] = assemble(
                 self.graph,
@@ -144,7 +152,19 @@ class MeshContext:
         """
         return replace(self._anew(self.graph, make_pricing), _given=self.space)
 
+    def at_weight(self, communication_weight: float) -> MeshContext:
+        """The same candidates and prices, communicating at another weight in what is minimised."""
+        ground = self._anew(self.graph, self.make_pricing)
+        return replace(ground, _given=self.space, communication_weight=communication_weight)
+
     def _anew(self, graph: OpGraph, make_pricing: MakePricing) -> MeshContext:
         return MeshContext(
-            graph, self.flow, self.mesh, make_pricing, self.strict, self.find, self.stated
+            graph,
+            self.flow,
+            self.mesh,
+            make_pricing,
+            self.strict,
+            self.find,
+            self.stated,
+            self.communication_weight,
         )

@@ -292,13 +292,7 @@ class RecomputeSolve(LimitedSolve):
         if tensors_only not in self._assembled:
             ground = self.ground
             steps = self.step_kinds
-            args = (
-                self.rewritten,
-                ground.flow,
-                ground.space,
-                ground.pricing(steps),
-                ground.router(steps),
-            )
+            args = self.rewritten, ground.flow, ground.space, *ground.minimised(steps)
             self._assembled[tensors_only] = assemble_recompute(
                 *args, inf, tensors_only=tensors_only
             )
@@ -322,8 +316,14 @@ class RecomputeSolve(LimitedSolve):
             pricing.step_cost,
             pack_price(pricing),
         )
-        plan = Plan((stage,), solution.objective, solution.lower_bound, step_kinds=self.step_kinds)
-        plan = replace(plan, recomputed=_recomputed(final.keys))
+        plan = Plan(
+            (stage,),
+            solution.objective,
+            solution.lower_bound,
+            step_kinds=self.step_kinds,
+            recomputed=_recomputed(final.keys),
+            communication_weight=self.ground.communication_weight,
+        )
         spent = account_of(final.graph, program, pricing)
         counted = solution.peak
         found = Planned(

@@ -38,7 +38,7 @@ _WORDS: dict[str, tuple[str, ...]] = {
     "recompute": ("auto", "never"),
     "loops": ("best", "whole", "parts"),
     "stages": ("best", "never"),
-    "data_parallel": ("never", "compared"),
+    "overlap": ("never", "compared"),
 }
 """The options of a search that are one of a few words."""
 
@@ -59,8 +59,12 @@ class SearchOptions:
     under `autopar.scan_layers` may be pipeline stages: "never", or "best" in the same way. `recompute`
     says whether activations may be computed once more in the backward pass, rather than kept: "never", or "auto": it is
     looked into where nothing fits in the memory limit otherwise, or the limit costs more than 5 % of the objective, as
-    that is a second search. A point of a front is worked on until its gap is `front_gap` (>= 0); on large ones it is
-    not, unless that is 0, but says what its gap is.
+    that is a second search. What is minimised counts communicating at `communication_weight` (> 0) of the time that it
+    takes, since what hides behind computing costs nothing, but no sum over operators knows what does. `overlap` says
+    what is made of that: "never" anything, or "compared": plans found at lower weights on the mesh of the best, and
+    that of data parallelism, are simulated too, and the plan is the one whose step takes the least time. A point of a
+    front is worked on until its gap is `front_gap` (>= 0); on large ones it is not, unless that is 0, but says what its
+    gap is.
     `solve` limits the work of the solver each time it is called; its `time_limit_s` is shared by all calls of one
     search, after which the best plan so far is taken: only then does the plan depend on the clock, and says so.
     `on_progress` is called with a `SearchProgress` whenever the solver finds a better choice or proves a higher bound:
@@ -74,7 +78,8 @@ class SearchOptions:
     loops: Literal["best", "whole", "parts"] = "best"
     stages: Literal["best", "never"] = "best"
     recompute: Literal["auto", "never"] = "auto"
-    data_parallel: Literal["never", "compared"] = "never"
+    overlap: Literal["never", "compared"] = "never"
+    communication_weight: float = 1.0
     front_gap: float = FRONT_GAP
     gap_tolerance: float = GAP_TOLERANCE
     solve: SolveOptions = field(default_factory=SolveOptions)
@@ -109,6 +114,18 @@ class SearchOptions:
             raise InvalidOption(
                 f"solve has gap_tolerance {self.solve.gap_tolerance!r}: pass it to SearchOptions, which tells the "
                 f"solver"
+            )
+
+        weight: object = self.communication_weight
+        if (
+            isinstance(weight, bool)
+            or not isinstance(weight, Real)
+            or not isfinite(weight)
+            or weight <= 0
+        ):
+            raise InvalidOption(
+                f"communication_weight is {weight!r}: pass what a second of communicating counts beside one of "
+                f"computing, a finite number > 0"
             )
 
         gap: object = self.front_gap
@@ -193,7 +210,21 @@ class Task:
     def ground(self, graph: OpGraph, flow: Dataflow, mesh: DeviceMesh) -> MeshContext:
         """What `graph`, which is that of the task or made of it, is searched on, on one mesh."""
         stated = out_of_order(self.all_constraints, mesh)
-        return MeshContext(graph, flow, mesh, self.make_pricing, self.strict, self.find, stated)
+        return MeshContext(
+            graph,
+            flow,
+            mesh,
+            self.make_pricing,
+            self.strict,
+            self.find,
+            stated,
+            self.options.communication_weight,
+        )
+
+    def at_weight(self, communication_weight: float) -> Task:
+        """The same, communicating at another weight in what is minimised."""
+        options = replace(self.options, communication_weight=communication_weight)
+        return replace(self, options=options)
 
     def tell(
         self, mesh: DeviceMesh, limit_bytes: float | None, objective_s: float, lower_bound_s: float

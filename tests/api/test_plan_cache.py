@@ -166,7 +166,7 @@ def test_versions_count(
 
 
 def test_a_plan_of_data_parallelism_is_kept_as_such(searches: list[int], tmp_path: Path) -> None:
-    options = autopar.SearchOptions(data_parallel="compared")
+    options = autopar.SearchOptions(overlap="compared")
     reports = [
         autopar.plan(
             step, PARAMS, X, cluster=SLOW, mesh={"a": 8}, options=options, cache=tmp_path

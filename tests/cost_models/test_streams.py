@@ -91,6 +91,16 @@ def test_the_makespan_is_that_of_a_slow_simulation(items: list[Item], overlap: O
 
 
 @settings(max_examples=400, deadline=None)
+@given(items_of(), overlaps)
+def test_what_hides_takes_no_less_than_it_slows(items: list[Item], overlap: Overlap) -> None:
+    """The bound that `search.overlapped` rests on: computing + weight * communicating."""
+    computing = sum(item.time_s for item in items if item.stream != "communication")
+    communicating = sum(item.time_s for item in items if item.stream == "communication")
+    weight = overlap.communicating_slowdown * (1 - 1 / Fraction(overlap.computing_slowdown))
+    assert simulate(items, overlap).makespan_s >= computing + min(1, weight) * communicating
+
+
+@settings(max_examples=400, deadline=None)
 @given(items_of().filter(bool), overlaps, st.data())
 def test_no_item_that_takes_longer_makes_the_makespan_shorter(
     items: list[Item], overlap: Overlap, data: st.DataObject

@@ -1,8 +1,9 @@
-"""The search knows no overlap: where asked to, it lets data parallelism win by the time of a step."""
+"""The search knows no overlap: where asked to, it simulates more plans, and the least time of a step wins."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -10,11 +11,11 @@ import jax.numpy as jnp
 import pytest
 
 import autopar
-from autopar.api import make
 from autopar.errors import InvalidOption, NoFeasiblePlan
+from autopar.search import overlapped
 
 SETTING: dict[str, Any] = {"cluster": "8x8xh100", "mesh": {"x": 8, "y": 8}}
-COMPARED = autopar.SearchOptions(data_parallel="compared")
+COMPARED = autopar.SearchOptions(overlap="compared")
 
 
 def step(weights: list[jax.Array], x: jax.Array) -> list[jax.Array]:
@@ -67,7 +68,7 @@ def test_data_parallelism_that_finds_no_room_is_not_taken() -> None:
     args = args_of(2048, 32768)
     within: dict[str, Any] = {**SETTING, "memory_limit_bytes": 400e6}
     kept = replace(COMPARED, recompute="never")
-    searched = autopar.plan(step, *args, **within, options=replace(kept, data_parallel="never"))
+    searched = autopar.plan(step, *args, **within, options=replace(kept, overlap="never"))
     assert autopar.plan(step, *args, **within, options=kept).strategies == searched.strategies
     with pytest.raises(NoFeasiblePlan, match="400,000,000 bytes"):
         autopar.plan(step, *args, **within, options=kept, mode="data_parallel")
@@ -95,16 +96,64 @@ def test_a_plan_taken_so_is_solved_anew_in_its_mode() -> None:
     )
 
 
+def test_lighter_communication_is_taken_where_its_step_takes_less_time() -> None:
+    searched, _, compared = plans_of(args_of(4096, 8192))
+    assert compared.step_time_s < searched.step_time_s
+    assert compared.compute_time_s + compared.communication_time_s > searched.objective_s * 0.999
+    assert 0 < compared.record.communication_weight < 1
+    assert compared.summary.space.count("mesh (x=8, y=8)") == 2
+    assert "communication at 0.2" in str(compared.report())
+
+
+def test_a_plan_of_lighter_communication_is_the_same_from_files(tmp_path: Path) -> None:
+    setting: Any = {**SETTING, "options": COMPARED, "cache": tmp_path / "kept"}
+    first, kept = (autopar.plan(step, *args_of(4096, 8192), **setting) for _ in range(2))
+    assert replace(kept.record, fingerprint="") == first.record
+    assert str(kept.report()) == str(first.report())
+
+    first.save(tmp_path / "plan.json")
+    assert autopar.Plan.load(tmp_path / "plan.json").record == kept.record
+
+
+def test_it_is_solved_anew_at_its_weight() -> None:
+    plan = autopar.plan(step, *args_of(4096, 8192), **SETTING, options=COMPARED)
+    pinned = plan.resolve(constraints=(autopar.replicate("x"),))
+    assert pinned.record.communication_weight == plan.record.communication_weight
+    assert pinned.objective_s >= plan.objective_s
+
+
+def test_the_less_communication_counts_the_less_is_computed() -> None:
+    args = args_of(2048, 2048)
+    plans = [
+        autopar.plan(
+            step, *args, **SETTING, options=autopar.SearchOptions(communication_weight=weight)
+        )
+        for weight in (0.01, 1.0, 100.0)
+    ]
+    computed = [plan.compute_time_s for plan in plans]
+    communicated = [plan.communication_time_s for plan in plans]
+    assert computed == sorted(computed) and computed[0] < computed[-1]
+    assert communicated == sorted(communicated, reverse=True) and communicated[-1] < communicated[0]
+
+
 def test_what_the_user_states_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_: object) -> None:
+    def refuse(*_: object) -> None:
         raise AssertionError("compared")
 
-    monkeypatch.setattr(make, "_or_data_parallel", refuse)
-    args = args_of(256, 512)
+    monkeypatch.setattr(overlapped, "find_on", refuse)
+    args = args_of(2048, 8192)
     autopar.plan(step, *args, **SETTING, options=COMPARED, mode="data_parallel")
-    autopar.plan(step, *args, **SETTING, options=COMPARED, constraints=(autopar.replicate("x"),))
     with pytest.raises(AssertionError, match="compared"):
         autopar.plan(step, *args, **SETTING, options=COMPARED)
+
+
+def test_where_nothing_is_communicated_nothing_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("compared")
+
+    monkeypatch.setattr(overlapped, "find_on", refuse)
+    autopar.plan(step, *args_of(512, 512), **SETTING, options=COMPARED)
+    autopar.plan(step, *args_of(2048, 8192), cluster="cpu8", options=COMPARED)
 
 
 def test_interrupted_in_the_comparison_it_gives_what_it_has(
@@ -115,10 +164,13 @@ def test_interrupted_in_the_comparison_it_gives_what_it_has(
 
     args = args_of(2048, 32768)
     searched = autopar.plan(step, *args, **SETTING)
-    monkeypatch.setattr(make, "find_on", interrupt)
+    monkeypatch.setattr(overlapped, "find_on", interrupt)
     assert autopar.plan(step, *args, **SETTING, options=COMPARED).strategies == searched.strategies
 
 
 def test_unknown_choices_are_refused() -> None:
     with pytest.raises(InvalidOption, match="'sometimes'"):
-        autopar.SearchOptions(data_parallel="sometimes")  # type: ignore[arg-type]
+        autopar.SearchOptions(overlap="sometimes")  # type: ignore[arg-type]
+    for weight in (0, -1.0, float("nan"), True):
+        with pytest.raises(InvalidOption, match="communication_weight is"):
+            autopar.SearchOptions(communication_weight=weight)

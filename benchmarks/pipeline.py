@@ -3,8 +3,8 @@
     python -m benchmarks.pipeline [--gbit 1] [--models deep shallow] [--json FILE] [--record]
 
 The hosts are network namespaces, so this needs root. Training steps of equal layers under `autopar.scan_layers`, each
-by two plans, searched for these links: one may have stages, one may not. A deep one has more bytes of gradients than
-of activations, a shallow one fewer.
+by two plans, searched for these links and for devices as calibrated here: one may have stages, one may not. A deep one
+has more bytes of gradients than of activations, a shallow one fewer.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -28,9 +28,11 @@ from benchmarks import collectives, hosts
 from benchmarks.record import Screen, add_record_option, record
 from benchmarks.slow_links import AXES, INSIDE_BYTES, in_turns, table, with_inside
 from cost_models import Cluster
+from cost_models.compute import Device
 
 LOCAL_DEVICES = 2
 RATE = 1e-2
+CALIBRATE_S = 150.0
 
 
 @dataclass(frozen=True)
@@ -106,23 +108,26 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise SystemExit(f"No linked hosts: {reason}.")
 
     use_virtual_devices(LOCAL_DEVICES * 2)
+    device = autopar.calibrate(quick=True, time_limit_s=CALIBRATE_S).cluster.device
     screen = Screen(width=120)
     rows: list[Row] = []
     for gbit in options.gbit:
         with TemporaryDirectory() as folder:
-            rows += measure(gbit, options.models, options.steps, Path(folder))
+            rows += measure(gbit, device, options.models, options.steps, Path(folder))
     show(screen, rows)
     if options.json:
         options.json.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
     record(__file__, options.record, screen.tables)
 
 
-def measure(gbit: float, models: Sequence[str], steps: int, folder: Path) -> list[Row]:
-    """Plans `models` for two hosts joined by such a link, with and without stages, and runs them there."""
+def measure(
+    gbit: float, device: Device, models: Sequence[str], steps: int, folder: Path
+) -> list[Row]:
+    """Plans `models` for two hosts of such devices and link, with and without stages, and runs them there."""
     with hosts.linked_hosts(1e9 * gbit) as pair:
         cluster = hosts.linked_cluster(1e9 * gbit)
         inside = collectives.measure(pair, cluster, 2, [AXES[1:]], INSIDE_BYTES)
-        cluster = with_inside(cluster, inside)
+        cluster = replace(with_inside(cluster, inside), device=device)
         planned = [
             (name, stages, _planned(name, stages, cluster, folder))
             for name in models

@@ -31,11 +31,25 @@ _FAR = (
 )
 
 
-def plan_within(attempt: LimitedSolve, limit: int, free: Planned, below: float = inf) -> Planned:
+def plan_within(
+    attempt: LimitedSolve,
+    limit: int,
+    free: Planned,
+    below: float = inf,
+    proven_if_within: float = inf,
+) -> Planned:
     """A plan whose program peaks within `limit`; `free` is the best without one.
 
     Where a gap may be left (`gap_tolerance`) it is aimed at; elsewhere the Problem is solved within tighter
     and tighter limits, with little work also where it is small and nothing was met.
+
+    Args:
+      attempt: what is solved.
+      limit: in bytes of one device.
+      free: the best without a limit.
+      below: what is to be undercut.
+      proven_if_within: where things repeat, and a plan costs more than what is proven of `free` by a larger share than
+        this, nothing more is proven than that.
 
     Raises:
       NoFeasiblePlan: proven that none fits.
@@ -49,7 +63,7 @@ def plan_within(attempt: LimitedSolve, limit: int, free: Planned, below: float =
     equal = equally(attempt) if entries_of(attempt) > FEW_ENTRIES else None
     if equal is not None:
         with attempt.task.stop.current():
-            return EqualLayers(attempt, equal, limit, free, below).plan()
+            return EqualLayers(attempt, equal, limit, free, below, proven_if_within).plan()
 
     try:
         with attempt.task.stop.current():
@@ -72,6 +86,7 @@ class EqualLayers:
     limit: int
     free: Planned
     below: float = inf
+    proven_if_within: float = inf
 
     def plan(self) -> Planned:
         """The plan, unless it is proven that none fits, or that none costs less than `below`.
@@ -96,7 +111,7 @@ class EqualLayers:
         is_enough = bound >= met.plan.objective_s * (
             1 - stop.within(self.attempt.task.options.solver).gap_tolerance
         )
-        if is_enough or stop.is_over:
+        if is_enough or stop.is_over or self._is_far(met.plan.objective_s):
             return replace(met, plan=replace(met.plan, lower_bound_s=bound))
 
         focus = self._focus(loop)
@@ -111,6 +126,10 @@ class EqualLayers:
             return MemoryLoop(self.attempt, self.limit, self.free, met.plan.objective_s).plan()
         except (NothingCheaper, Unsolved):
             return met
+
+    def _is_far(self, cost: float) -> bool:
+        """Whether nothing is to be proven beside what is proven without a limit."""
+        return cost > self.free.plan.lower_bound_s * (1 + self.proven_if_within)
 
     @property
     def _is_small(self) -> bool:
@@ -136,6 +155,8 @@ class EqualLayers:
         if self._is_small:
             return MemoryLoop(self.attempt, self.limit, self.free, self.below).plan()
         if isinstance(error, NothingCheaper):
+            if self._is_far(self.below):
+                raise NothingCheaper(self.below, self.free.plan.lower_bound_s)
             self._focus(equal)
             raise NothingCheaper(self.below, self.attempt.bound_within(float(self.limit)))
         raise unsolved(equal.smallest, self.limit, self.attempt.where)

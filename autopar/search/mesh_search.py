@@ -38,8 +38,10 @@ class MeshSearch:
         default_factory=list[Found | NothingCheaper | None]
     )
 
-    def run(self, limit: int | None, *, roughly: bool = False) -> Entrant[Planned]:
-        """Searches with little work (if `roughly`), then without the limit, then within it."""
+    def run(
+        self, limit: int | None, *, roughly: bool = False, proven_if_within: float = inf
+    ) -> Entrant[Planned]:
+        """Searches with little work (if `roughly`), then without the limit, then within it (see `plan_within`)."""
         task = replace(self.task, memory_limit_bytes=limit)
         below = yield Progress(-inf)
         if roughly and (rough := self._found_roughly(below)) is not None:
@@ -54,7 +56,7 @@ class MeshSearch:
             below = yield _met(free, limit)
             if limit is None or free.account.peak_memory_bytes <= limit:
                 return
-            found = plan_within(attempt, limit, free, below)
+            found = plan_within(attempt, limit, free, below, proven_if_within)
             last = _met(replace(found, task=task, unlimited=free), limit)
         except NothingCheaper as nothing:
             last = Progress[Planned](nothing.lower_bound)

@@ -10,6 +10,7 @@ from itertools import accumulate
 
 from autopar.core.dataflow import Use, until, uses_of
 from autopar.core.graph import OpGraph, OpNode, TensorInfo
+from autopar.core.memo import once_per_graph
 from autopar.core.recompute import Recomputed, counterpart, sliced_anew, with_recomputed
 from autopar.ops.fusion import materialised
 from autopar.ops.traits import traits_of
@@ -19,6 +20,7 @@ _SPANS = 7
 _SMALL = 1e-3
 
 
+@once_per_graph
 def recomputable(graph: OpGraph) -> tuple[Recomputed, ...]:
     """What may be recomputed: operators of the forward pass whose results the backward pass reads, and what these need.
 

@@ -18,7 +18,6 @@ import numpy as np
 
 from autopar.core.dataflow import Dataflow, dataflow, group_of
 from autopar.core.graph import OpGraph
-from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement
 from autopar.core.plan import Plan, Stage
 from autopar.core.recompute import Key, Recomputed, Rewritten, with_recomputed
@@ -43,13 +42,18 @@ from autopar.solve.problem.problem import derived
 _ENOUGH = 0.02  # of a plan's cost: what may be left to prove
 
 
+def may_recompute(task: Task) -> bool:
+    """Whether there is anything that may be computed once more."""
+    return task.options.recompute != "never" and bool(recomputable(task.graph))
+
+
 def or_recomputed(
     places: Sequence[MeshSearch],
     finish: RaceResult[Planned],
     inside: Sequence[Collection[int]],
     worth: float,
-) -> tuple[RaceResult[Planned], tuple[DeviceMesh, ...]]:
-    """`finish`, or a better one with recomputation, and the meshes on which that was looked into.
+) -> tuple[RaceResult[Planned], tuple[int, ...]]:
+    """`finish`, or a better one with recomputation, and the positions of the places on which that was looked into.
 
     Args:
       places: what is searched, on every mesh.
@@ -70,7 +74,7 @@ def or_recomputed(
         return finish, ()
 
     rewritten = dict[int, Rewritten | None]()  # by graph
-    tried = dict[int, DeviceMesh]()
+    tried = set[int]()
     known = [-inf] * len(places)
     for bound, n, (attempt, free) in bound_by:
         graph = places[n].task.graph
@@ -85,11 +89,11 @@ def or_recomputed(
         found = _better(again, limit, free, n, finish)
         if found is not None:
             finish = found
-            tried[n] = again.ground.mesh
+            tried.add(n)
             for coarse in inside[n]:
                 known[coarse] = max(known[coarse], again.bound_within(limit))
 
-    return finish, tuple(tried[n] for n in sorted(tried))
+    return finish, tuple(sorted(tried))
 
 
 def _with_twins(graph: OpGraph) -> Rewritten | None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 
 from autopar.core.dataflow import dataflow
@@ -25,7 +26,7 @@ from autopar.search.limited_solve import WORTH, account_of
 from autopar.search.mesh_context import MeshContext
 from autopar.search.mesh_search import MeshSearch
 from autopar.search.mesh_shapes import promise, refines
-from autopar.search.recompute import or_recomputed
+from autopar.search.recompute import may_recompute, or_recomputed
 from autopar.search.replicated import warn_unpriced, warn_unsplit, warn_unwritten, warn_whole_bits
 from autopar.search.space import check_strategies
 from autopar.search.task import Planned, Task, begun
@@ -107,7 +108,7 @@ def _raced(places: Sequence[MeshSearch]) -> tuple[RaceResult[Planned], tuple[Dev
     """How the search ends, and the meshes on which recomputation was looked into: near a plan that has it, always."""
     task = places[0].task
     near = places[0].near
-    runs = [place.run(task.memory_limit_bytes, roughly=len(places) > 1) for place in places]
+    limit = task.memory_limit_bytes
     inside = _inside(places)
     worth = 0.0 if near is not None and near.plan.recomputed else WORTH
 
@@ -117,6 +118,15 @@ def _raced(places: Sequence[MeshSearch]) -> tuple[RaceResult[Planned], tuple[Dev
 
     tolerance = task.options.gap_tolerance
     order = in_order_of_promise(places)
+    # where recomputation is looked into, what is proven of it is all that counts
+    runs = [
+        place.run(
+            limit,
+            roughly=len(places) > 1,
+            proven_if_within=worth if may_recompute(place.task) else inf,
+        )
+        for place in places
+    ]
     finish = race(
         runs, inside, stop=task.stop, gap_tolerance=tolerance, ruled_out=ruled_out, order=order
     )
@@ -124,12 +134,48 @@ def _raced(places: Sequence[MeshSearch]) -> tuple[RaceResult[Planned], tuple[Dev
         return finish, ()
 
     try:
-        return or_recomputed(places, finish, inside, worth)
+        finish, tried = or_recomputed(places, finish, inside, worth)
+        meshes = tuple(places[n].ground.mesh for n in tried)
+        return _proven(places, finish, tried), meshes
     except KeyboardInterrupt:
         if finish.found is None:
             raise
         task.stop.note("keyboard")
         return finish, ()
+
+
+def _proven(
+    places: Sequence[MeshSearch], finish: RaceResult[Planned], tried: Collection[int]
+) -> RaceResult[Planned]:
+    """`finish`, after the places but those `tried` with recomputation proved what they had put off for that."""
+    task = places[0].task
+    limit = task.memory_limit_bytes
+    tolerance = task.options.gap_tolerance
+    if limit is None or finish.found is None:
+        return finish
+
+    left = [
+        n
+        for n, bound in enumerate(finish.bounds)
+        if n not in tried
+        and not reaches(bound, finish.objective, max(TIE, tolerance))
+        and (binding := places[n].binding(limit)) is not None
+        and bound <= binding[1].plan.lower_bound_s
+    ]
+    if not left:
+        return finish
+
+    runs = [places[n].run(limit) for n in left]
+    known = [finish.bounds[n] for n in left]
+    rest = race(runs, [()] * len(left), finish.objective, known, task.stop, tolerance)
+    bounds = list(finish.bounds)
+    for n, bound in zip(left, rest.bounds, strict=True):
+        bounds[n] = bound
+    finish = replace(finish, bounds=tuple(bounds))
+    if rest.found is None or rest.winner is None:
+        return finish
+
+    return replace(finish, winner=left[rest.winner], found=rest.found, objective=rest.objective)
 
 
 def in_order_of_promise(places: Sequence[MeshSearch]) -> list[int]:

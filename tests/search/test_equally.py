@@ -14,7 +14,7 @@ import pytest
 from autopar._compat import untyped_jax
 from autopar.cost.pricing import Roofline
 from autopar.errors import NoFeasiblePlan
-from autopar.search import memory_limit, memory_loop, mesh_search
+from autopar.search import memory_limit, memory_loop, mesh_search, search
 from autopar.search.search import find_plan, places_of
 from autopar.search.task import Planned, SearchOptions, Task
 from autopar.solve import NothingCheaper, verify
@@ -123,3 +123,54 @@ def test_a_mesh_that_waits_keeps_nothing_of_what_refuted_it(
     waiting.send(inf)
     assert waiting.send(inf).bound == 2.0
     assert left[0]() is None
+
+
+def bounds_told(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The limits at which whole Problems are proven, from now on."""
+    told = list[float]()
+    real = memory_limit.EqualLayers._focus
+
+    def noted(equal: memory_limit.EqualLayers, loop: memory_loop.MemoryLoop) -> Any:
+        told.append(equal.limit)
+        return real(equal, loop)
+
+    monkeypatch.setattr(memory_limit.EqualLayers, "_focus", noted)
+    monkeypatch.setattr(memory_loop, "FEW_ENTRIES", 0)
+    monkeypatch.setattr(memory_limit, "FEW_ENTRIES", 0)
+    monkeypatch.setattr(memory_limit, "_MOST_WHOLE", 0)
+    return told
+
+
+def test_what_recomputation_proves_is_not_proven_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    limit = int(0.6 * find_plan(task(), [FOUR]).account.peak_memory_bytes)
+    limited = replace(task(), memory_limit_bytes=limit)
+    never = replace(limited, options=SearchOptions(recompute="never"))
+    told = bounds_told(monkeypatch)
+    kept = find_plan(never, [FOUR])
+    assert told == [limit]
+    assert kept.plan.objective_s > 1.05 * kept.unlimited.plan.lower_bound_s  # type: ignore[union-attr]
+
+    told.clear()
+    found = find_plan(limited, [FOUR])
+    assert found.plan.objective_s <= kept.plan.objective_s
+    put_off = len(told)
+    monkeypatch.setattr(search, "may_recompute", lambda _: False)
+    before = find_plan(limited, [FOUR])
+    assert len(told) - put_off == put_off + 1
+    assert found.plan.objective_s <= before.plan.objective_s * 1.005
+    assert found.plan.lower_bound_s <= before.plan.objective_s
+
+
+def test_what_was_put_off_is_proven_where_nothing_is_recomputed_after_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    limit = int(0.6 * find_plan(task(), [FOUR]).account.peak_memory_bytes)
+    limited = replace(task(), memory_limit_bytes=limit)
+    told = bounds_told(monkeypatch)
+    kept = find_plan(replace(limited, options=SearchOptions(recompute="never")), [FOUR])
+    told.clear()
+    monkeypatch.setattr(search, "or_recomputed", lambda places, finish, *_: (finish, ()))
+    found = find_plan(limited, [FOUR])
+    assert told == [limit]
+    assert found.plan.objective_s == kept.plan.objective_s
+    assert found.plan.lower_bound_s == kept.plan.lower_bound_s

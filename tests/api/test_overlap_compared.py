@@ -37,6 +37,33 @@ def args_of(width: int, batch: int) -> tuple[Any, ...]:
     )
 
 
+TORUS: dict[str, Any] = {"cluster": "tpu-v5p-4x4x4", "mesh": {"x": 8, "y": 8}}
+"""On which a plan that communicates more wins for the MLP below: more of it hides."""
+
+
+def mlp_step(params: list[Any], x: jax.Array) -> list[Any]:
+    """A step of gradient descent of pairs of layers."""
+
+    def loss(params: list[Any]) -> jax.Array:
+        h = x
+        for up, down in params:
+            h = h + jax.nn.gelu(h @ up) @ down
+        return (h * h).mean()
+
+    grads: Any = jax.grad(loss)(params)
+    update: Any = jax.tree.map(lambda p, g: p - 0.1 * g, params, grads)
+    return update
+
+
+def mlp_args() -> tuple[Any, ...]:
+    """The arguments of six pairs of layers, in shape only."""
+    up, down, x = (
+        jax.ShapeDtypeStruct(shape, jnp.bfloat16)
+        for shape in ((1024, 4096), (4096, 1024), (2048, 1024))
+    )
+    return [(up, down)] * 6, x
+
+
 def plans_of(args: tuple[Any, ...], **more: Any) -> tuple[autopar.Plan, autopar.Plan, autopar.Plan]:
     """By the objective, of data parallelism, and with both compared."""
     setting = {**SETTING, **more}
@@ -69,7 +96,9 @@ def test_data_parallelism_that_finds_no_room_is_not_taken() -> None:
     within: dict[str, Any] = {**SETTING, "memory_limit_bytes": 400e6}
     kept = replace(COMPARED, recompute="never")
     searched = autopar.plan(step, *args, **within, options=replace(kept, overlap="never"))
-    assert autopar.plan(step, *args, **within, options=kept).strategies == searched.strategies
+    compared = autopar.plan(step, *args, **within, options=kept)
+    assert compared.step_time_s <= searched.step_time_s
+    assert not compared.summary.space.startswith("mode data_parallel")
     with pytest.raises(NoFeasiblePlan, match="400,000,000 bytes"):
         autopar.plan(step, *args, **within, options=kept, mode="data_parallel")
 
@@ -97,17 +126,21 @@ def test_a_plan_taken_so_is_solved_anew_in_its_mode() -> None:
 
 
 def test_lighter_communication_is_taken_where_its_step_takes_less_time() -> None:
-    searched, _, compared = plans_of(args_of(4096, 8192))
+    searched = autopar.plan(mlp_step, *mlp_args(), **TORUS)
+    compared = autopar.plan(mlp_step, *mlp_args(), **TORUS, options=COMPARED)
     assert compared.step_time_s < searched.step_time_s
-    assert compared.compute_time_s + compared.communication_time_s > searched.objective_s * 0.999
+    assert compared.compute_time_s < searched.compute_time_s
     assert 0 < compared.record.communication_weight < 1
     assert compared.summary.space.count("mesh (x=8, y=8)") == 2
-    assert "communication at 0.2" in str(compared.report())
+    assert f"communication at {compared.record.communication_weight:.3g}" in " ".join(
+        str(compared.report()).split()
+    )
 
 
 def test_a_plan_of_lighter_communication_is_the_same_from_files(tmp_path: Path) -> None:
-    setting: Any = {**SETTING, "options": COMPARED, "cache": tmp_path / "kept"}
-    first, kept = (autopar.plan(step, *args_of(4096, 8192), **setting) for _ in range(2))
+    setting: Any = {**TORUS, "options": COMPARED, "cache": tmp_path / "kept"}
+    first, kept = (autopar.plan(mlp_step, *mlp_args(), **setting) for _ in range(2))
+    assert first.record.communication_weight < 1
     assert replace(kept.record, fingerprint="") == first.record
     assert str(kept.report()) == str(first.report())
 
@@ -116,9 +149,10 @@ def test_a_plan_of_lighter_communication_is_the_same_from_files(tmp_path: Path) 
 
 
 def test_it_is_solved_anew_at_its_weight() -> None:
-    plan = autopar.plan(step, *args_of(4096, 8192), **SETTING, options=COMPARED)
+    plan = autopar.plan(mlp_step, *mlp_args(), **TORUS, options=COMPARED)
     pinned = plan.resolve(constraints=(autopar.replicate("x"),))
     assert pinned.record.communication_weight == plan.record.communication_weight
+    assert plan.record.communication_weight < 1
     assert pinned.objective_s >= plan.objective_s
 
 
@@ -132,8 +166,10 @@ def test_the_less_communication_counts_the_less_is_computed() -> None:
     ]
     computed = [plan.compute_time_s for plan in plans]
     communicated = [plan.communication_time_s for plan in plans]
-    assert computed == sorted(computed) and computed[0] < computed[-1]
-    assert communicated == sorted(communicated, reverse=True) and communicated[-1] < communicated[0]
+    assert computed == sorted(computed)
+    assert computed[0] < computed[-1]
+    assert communicated == sorted(communicated, reverse=True)
+    assert communicated[-1] < communicated[0]
 
 
 def test_what_the_user_states_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:

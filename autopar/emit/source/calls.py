@@ -37,6 +37,13 @@ _KEYWORDS: dict[str, str] = {
     "feature_group_count batch_group_count precision preferred_element_type",
     "convert_element_type": "new_dtype",
     "dot_general": "dimension_numbers precision preferred_element_type",
+    "empty": "shape dtype",
+    "lu_pivots_to_permutation": "permutation_size",
+    "ormqr": "left transpose",
+    "ragged_dot_general": "ragged_dot_dimension_numbers precision preferred_element_type",
+    "symmetric_product": "alpha beta",
+    "tile": "reps",
+    "unstack": "axis",
     "gather": "dimension_numbers slice_sizes indices_are_sorted unique_indices mode fill_value",
     "integer_pow": "y",
     "pad": "padding_config",
@@ -52,6 +59,11 @@ _KEYWORDS: dict[str, str] = {
 """The parameters of an operator that its function in jax.lax takes by the same names."""
 _OPTIONAL = frozenset({"precision", "preferred_element_type", "dimensions", "strides", "fill_value", "mode"})
 """Those that are left out where they are None."""
+_OF_LINALG = frozenset(
+    {"cholesky_update", "lu_pivots_to_permutation", "ormqr", "symmetric_product"}
+)
+_UNLISTED = frozenset({"cholesky_update", "mulhi"})
+"""Operators without parameters that JAX has functions for, but no public primitives."""
 _WITHIN = frozenset({"update_jaxpr", "update_consts"})
 """Parameters that say how a scatter combines, as the name of its function does."""
 
@@ -103,29 +115,36 @@ def _by_keywords(this: Application) -> Text | None:
     """A call of the function of jax.lax that takes the operands in order and the parameters by name."""
     name = _LAX_NAMES.get(this.name, this.name)
     names = _KEYWORDS.get(this.name, "").split()
-    if not hasattr(lax, name) or _says_more(this.params, names):
+    home = "lax" if hasattr(lax, name) else "lax.linalg"
+    within = () if this.name == "scatter" else _WITHIN
+    if not (hasattr(lax, name) or hasattr(lax.linalg, name)):
         return None
-    if this.name not in _KEYWORDS and not _is_elementwise(this):
+    if _says_more(this.params, (*names, *within)):
+        return None
+    if this.name not in _KEYWORDS and not _is_of_jax(this):
         return None
     named = {
-        key: value_text(this.params[key])
+        key: dtype_text(given) if isinstance(given, np.dtype) else value_text(given)
         for key in names
-        if not (key in _OPTIONAL and this.params[key] is None)
+        if not ((given := this.params[key]) is None and key in _OPTIONAL)
     }
-    return call(f"lax.{name}", *this.operands, **named)
+    return call(f"{home}.{name}", *this.operands, **named)
 
 
-def _is_elementwise(this: Application) -> bool:
-    """Whether it is an operator without parameters, whose function in jax.lax takes its operands alone."""
-    return public_name(this.primitive) is not None and not this.primitive.multiple_results
+def _is_of_jax(this: Application) -> bool:
+    """Whether it is an operator of JAX's with one result; a user's own may be called as one."""
+    is_own = type(this.primitive).__module__.startswith("jax") and not this.primitive.multiple_results
+    if hasattr(lax.linalg, this.name):  # functions that put their operands in order first
+        return this.name in _UNLISTED
+    return public_name(this.primitive) is not None or (is_own and this.name in _UNLISTED)
 
 
 def _says_more(params: Mapping[str, Any], names: Sequence[str]) -> bool:
     """Whether any parameter but those in `names` says something."""
-    others = {name: value for name, value in params.items() if name not in names}
     return any(
-        value is not None and value is not False and value != () and name not in _WITHIN
-        for name, value in others.items()
+        not (value is None or value is False or (isinstance(value, tuple) and not value))
+        for name, value in params.items()
+        if name not in names
     )
 
 

@@ -37,7 +37,7 @@ _IMPORTS = (
     ("from jax.sharding import PartitionSpec as P", " P("),
 )
 """Each import, and the text by which it is seen that it is needed."""
-_ROW_NUMBERS = '''\
+ROW_NUMBERS = '''\
 def row_numbers(shape):
     """The row-major number of every element, as two words, the high one first."""
     low = lax.iota(np.uint32, math.prod(shape)).reshape(shape)
@@ -116,7 +116,7 @@ def module_of(
         _users(function, constants),
     ]
     if any("row_numbers(" in line for line in body):
-        sections.insert(1, _ROW_NUMBERS.splitlines())
+        sections.insert(1, ROW_NUMBERS.splitlines())
     if constants.arrays:
         there = f"ARRAYS = np.load(Path(__file__).with_name({quoted(arrays_file)}))"
         sections.insert(0, [there])

@@ -90,16 +90,19 @@ def value_text(value: Any) -> Text:
     Raises:
       SourceError: there is no text for it that stands alone.
     """
-    if value is None or isinstance(value, bool | int):
-        return str(value)
+    if isinstance(value, Enum):
+        return f"{_of_lax(cast(Any, type(value)), value)}.{value.name}"
+    if value is None or isinstance(value, bool | int | np.integer):
+        return str(cast(object, value))
     if isinstance(value, float):
         return _real(value)
     if isinstance(value, str):
         return quoted(value)
     if isinstance(value, np.generic):
         return scalar_text(value, value.dtype)
-    if isinstance(value, np.dtype) or _is_type(value):
-        return dtype_text(value)
+    if isinstance(value, np.dtype):
+        kind: np.dtype[Any] = value
+        return call("np.dtype", dtype_text(kind))
     if isinstance(value, np.ndarray):
         return array_text(cast("np.ndarray[Any, Any]", value))
     return _structure_text(value)
@@ -107,8 +110,6 @@ def value_text(value: Any) -> Text:
 
 def _structure_text(value: Any) -> Text:
     kind: Any = type(value)
-    if isinstance(value, Enum):
-        return f"{_of_lax(kind, value)}.{value.name}"
     if hasattr(value, "_fields"):
         named = {name: value_text(getattr(value, name)) for name in value._fields}
         return call(_of_lax(kind, value), **named)
@@ -119,7 +120,7 @@ def _structure_text(value: Any) -> Text:
         pairs = cast("Mapping[Any, Any]", value).items()
         keys = [(value_text(key), value_text(one)) for key, one in pairs]
         return Group("", tuple(Named(str(key), one, ": ") for key, one in keys), "{}")
-    if public_name(value) is not None if hasattr(value, "bind") else False:
+    if hasattr(value, "bind") and public_name(value) is not None:
         return f"primitives.{public_name(value)}"
     if getattr(lax, kind.__name__, None) is kind and hasattr(value, "__dataclass_fields__"):
         fields = {name: value_text(getattr(value, name)) for name in value.__dataclass_fields__}
@@ -131,10 +132,6 @@ def _of_lax(kind: Any, value: Any) -> str:
     if getattr(lax, kind.__name__, None) is not kind:
         raise SourceError(f"{value!r:.80} is of a type that jax.lax does not make public")
     return f"lax.{kind.__name__}"
-
-
-def _is_type(value: Any) -> bool:
-    return isinstance(value, type) and issubclass(value, np.generic)
 
 
 def quoted(text: str) -> str:

@@ -52,6 +52,7 @@ _INLINED = {
     "remat2": "jaxpr",
 }
 """Operators that run a jaxpr once, and the parameter that holds it."""
+_WINDOW = ("window_dimensions", "window_strides", "padding", "base_dilation", "window_dilation")
 _RECOMPUTING = frozenset({"checkpoint", "remat", "remat2"})
 
 
@@ -416,6 +417,19 @@ def _cond(writer: Writer, eqn: Any) -> None:
     writer.assign(eqn, value)
 
 
+def _reduced(writer: Writer, eqn: Any) -> None:
+    """A reduction by a function of two elements; in windows, if it has any."""
+    params = eqn.params
+    jaxpr, _ = open_jaxpr(params["jaxpr"])
+    count = len(eqn.outvars)
+    name = writer.nested("combine", params["jaxpr"], jaxpr.invars, carries=(count, count))
+    operands = writer.tuple_of(eqn.invars[:count])
+    first = writer.tuple_of(eqn.invars[count:])
+    keys = ("dimensions",) if eqn.primitive.name == "reduce" else _WINDOW
+    named = {key: value_text(params[key]) for key in keys}
+    writer.assign(eqn, call(f"lax.{eqn.primitive.name}", operands, first, name, **named))
+
+
 def _platform(writer: Writer, eqn: Any) -> None:
     """The number of the branch that a platform takes: `lax.platform_dependent` finds it itself."""
     writer.known[eqn.outvars[0]] = Known("_", is_array=False)
@@ -440,6 +454,8 @@ _CONTROL: dict[str, Callable[[Writer, Any], None]] = {
     "cond": _cond,
     "custom_linear_solve": _solved,
     "platform_index": _platform,
+    "reduce": _reduced,
+    "reduce_window": _reduced,
     "scan": _scan,
     "while": _while,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,8 @@ from autopar._compat import is_jaxpr, is_literal, open_jaxpr
 CALLS = {"jit": "jaxpr", "closed_call": "call_jaxpr", "custom_jvp_call": "call_jaxpr"}
 CALLS |= {"custom_vjp_call": "call_jaxpr", "core_call": "call_jaxpr", "remat": "jaxpr"}
 CALLS |= {"checkpoint": "jaxpr"}
+FUNCTIONS = ("computation",)
+"""Parameters that hold what a jaxpr beside them was made of."""
 SAME = {"add_any": "add"}
 """Operators that compute alike."""
 
@@ -38,6 +41,10 @@ class _Operators:
                 self.known.update(zip(inner.constvars, map(str, constants), strict=True))
                 self.of(inner)
                 results = [_read(atom, self.known) for atom in inner.outvars]
+            elif name == "convert_element_type" and is_number(ins[0]):
+                results = [(ins[0][0], str(eqn.outvars[0].aval.dtype))]
+            elif name == "convert_element_type" and eqn.invars[0].aval.dtype == eqn.outvars[0].aval.dtype:
+                results = ins
             else:
                 made = SAME.get(name, name), tuple(ins), _plain(eqn.params)
                 results = [(made, n, str(var.aval.strip_weak_type())) for n, var in enumerate(eqn.outvars)]
@@ -46,15 +53,26 @@ class _Operators:
 
 
 def _read(atom: Any, known: Mapping[Any, Any]) -> Any:
-    return (str(atom.val), str(atom.aval.dtype)) if is_literal(atom) else known[atom]
+    return (complex(atom.val), str(atom.aval.dtype)) if is_literal(atom) else known[atom]
+
+
+def is_number(read: Any) -> bool:
+    """Whether what is read is a literal: JAX converts one while it traces."""
+    return isinstance(read, tuple) and isinstance(read[0], complex)
+
+
+def _is_empty(value: Any) -> bool:
+    return isinstance(value, tuple) and not value
 
 
 def _plain(params: Mapping[str, Any]) -> tuple[Any, ...]:
     """Parameters that say something; of jaxprs what they compute."""
     return tuple(
-        (name, _value(value)) for name, value in sorted(params.items()) if value not in (None, False, ())
+        (name, _value(value))
+        for name, value in sorted(params.items())
+        if not (value is None or value is False or name in FUNCTIONS or _is_empty(value))
     )
 
 
 def _value(value: Any) -> Any:
-    return flat(value) if is_jaxpr(value) else repr(value)
+    return flat(value) if is_jaxpr(value) else re.sub(r"np\.int64\((-?\d+)\)", r"\1", repr(value))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from keyword import iskeyword
 from pathlib import Path
 
 import jax
@@ -99,7 +100,7 @@ def _argument_names(bound: Bound, count: int) -> list[str]:
 
 def _identifier(name: str) -> str:
     plain = "".join(c if c.isalnum() else "_" for c in name).strip("_")
-    return plain if plain.isidentifier() else f"x_{plain}"
+    return plain if plain.isidentifier() and not iskeyword(plain) else f"x_{plain}"
 
 
 def _notes(program: ShardedProgram) -> dict[int, list[str]]:

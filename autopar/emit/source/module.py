@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from keyword import iskeyword
 from typing import Any
 
 import numpy as np
@@ -122,8 +123,7 @@ def module_of(
         sections.insert(0, [there])
 
     text = "\n\n\n".join("\n".join(_stripped(section)) for section in sections)
-    head = "\n".join(_stripped(_docstring(about)))
-    return Module(f"{head}\n\n{_imports(text)}\n\n{text}\n".replace("\n\n\n\n", "\n\n\n"), constants.arrays)
+    return Module("\n\n".join([_docstring(about), _imports(text), f"{text}\n"]), constants.arrays)
 
 
 def _traced(program: ShardedProgram, function: Function, backend: Backend) -> tuple[Any, Any]:
@@ -142,7 +142,7 @@ def _parameters(names: Sequence[str]) -> list[str]:
     found: list[str] = []
     for name in names:
         plain = re.sub(r"\W+", "_", name).strip("_") or "x"
-        plain = f"x_{plain}" if plain[0].isdigit() else plain
+        plain = f"x_{plain}" if plain[0].isdigit() or iskeyword(plain) else plain
         count = sum(one == plain or one.startswith(f"{plain}__") for one in found)
         found.append(f"{plain}__{count}" if count else plain)
     return found
@@ -225,14 +225,14 @@ def _users(function: Function, constants: Constants) -> list[str]:
     return [*text, *lines(result_text(function.out_tree, leaves, known), 4, "return ")]
 
 
-def _docstring(about: Sequence[str]) -> list[str]:
+def _docstring(about: Sequence[str]) -> str:
     shown = [line.replace("\\", "/").replace('"""', "'''") for line in about]
-    return [f'"""{shown[0]}', *shown[1:], '"""'] if len(shown) > 1 else [f'"""{shown[0]}"""']
+    return "\n".join([f'"""{shown[0]}', *shown[1:], '"""'])
 
 
 def _imports(text: str) -> str:
     needed = [line for line, seen in _IMPORTS if not line or seen in f" {text}"]
-    return "\n".join(needed).strip() + "\n"
+    return "\n".join(needed).strip()
 
 
 def _stripped(section: Sequence[str]) -> list[str]:

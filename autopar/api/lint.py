@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import combinations, permutations
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from jax.sharding import NamedSharding, Sharding
 
@@ -19,7 +20,8 @@ from autopar.api.target import PlanningTarget
 from autopar.core.graph import OpGraph, OpNode
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement
-from autopar.errors import InvalidOption
+from autopar.core.program import Move, ShardedProgram
+from autopar.errors import InvalidOption, TraceError
 from autopar.inspect.compare import axis_groups
 from autopar.inspect.lines import LocatedCollective, SourceLine, located_collectives
 from autopar.report.findings import Finding, Findings
@@ -92,7 +94,13 @@ def _lowered(
             donate_argnums=settings.donate_argnums,
             **shardings,
         ).lower
-    return lower(*args, **kwargs)
+    try:
+        return lower(*args, **kwargs)
+    except (TypeError, ValueError) as error:
+        first = str(error).strip().split("\n", 1)[0]
+        raise TraceError(
+            f"JAX cannot lower {function_name(fn)} with its shardings: {type(error).__name__}: {first}"
+        ) from error
 
 
 def _placed_arguments(compiled: Any) -> list[Any]:
@@ -149,6 +157,18 @@ def _without_pins(graph: OpGraph) -> OpGraph:
     return replace(graph, ops=ops)
 
 
+class _PlanLine(NamedTuple):
+    """What a plan spends on redistributions at a line: seconds a step, and bytes of one device."""
+
+    time_s: float = 0.0
+    size_bytes: int = 0
+
+    def with_move(self, move: Move, times: float) -> _PlanLine:
+        """With a further collective, which runs so often."""
+        size = self.size_bytes + int(move.size_bytes * times)
+        return _PlanLine(self.time_s + move.time_s * times, size)
+
+
 @dataclass(frozen=True)
 class _HandSharded:
     """A program as XLA partitions it, beside the plan found."""
@@ -165,11 +185,11 @@ class _HandSharded:
         summary = self.plan.summary
         prices = [self._price(one) for one in self.collectives]
         found = [*self._redistributions(prices), *self._replicated()]
-        plan_s = sum(self._plan_by_line.values())
+        plan_s, plan_bytes = _all_of(self.plan.program())
         excess_s = sum(prices) - plan_s
         if excess_s > _SAVES * summary.step_time_s:
-            found.append(_of_all(sum(prices), plan_s, self.collectives, self.plan))
-        found.sort(key=lambda one: (one.plan_time_s - one.time_s, one.plan_size_bytes - one.size_bytes))
+            found.append(_of_all(sum(prices), plan_s, self.collectives, plan_bytes))
+        found.sort(key=_saved)
         sizes = self._argument_bytes
 
         return Findings(
@@ -225,17 +245,17 @@ class _HandSharded:
 
         for line, members in by_line.items():
             time_s = sum(price for _, price in members)
-            plan_s = self._plan_by_line[line.short] if line.file else 0.0
-            if time_s - plan_s < self.least_share * self.plan.summary.step_time_s:
+            plans = self._plan_by_line[line.short] if line.file else _PlanLine()
+            if time_s - plans.time_s < self.least_share * self.plan.summary.step_time_s:
                 continue
-            yield self._redistribution(line, members, time_s, plan_s)
+            yield self._redistribution(line, members, time_s, plans)
 
     def _redistribution(
         self,
         line: SourceLine,
         members: Sequence[tuple[LocatedCollective, float]],
         time_s: float,
-        plan_s: float,
+        plans: _PlanLine,
     ) -> Finding:
         dearest, _ = max(members, key=lambda member: member[1])
         others = f", and {len(members) - 1} more" if len(members) > 1 else ""
@@ -245,7 +265,14 @@ class _HandSharded:
         size = sum(one.collective.size_bytes * (one.collective.times or 1) for one, _ in members)
         place = at if at.file else line
         return Finding(
-            "redistribution", message, place.file, place.line, time_s, plan_s, size, 0
+            "redistribution",
+            message,
+            place.file,
+            place.line,
+            time_s,
+            plans.time_s,
+            size,
+            plans.size_bytes,
         )
 
     def _shown(self, one: LocatedCollective) -> str:
@@ -277,19 +304,20 @@ class _HandSharded:
         placement = _stated_placement(op)
         return placement.local_shape(op.outs[0].shape, self._mesh.whole)
 
-    @property
-    def _plan_by_line(self) -> Counter[str]:
-        """Seconds a step of the plan's collectives, by line ("model.py:41")."""
+    @cached_property
+    def _plan_by_line(self) -> Mapping[str, _PlanLine]:
+        """What the plan redistributes at each line ("model.py:41")."""
         program = self.plan.program()
-        found: Counter[str] = Counter()
+        found: dict[str, _PlanLine] = defaultdict(_PlanLine)
         for move in program.collectives:
-            line = move.source.partition(" ")[0]
-            found[line] += move.time_s * program.tree.weight(move.region)
+            if move.kind in _REDISTRIBUTING:
+                line = move.source.partition(" ")[0]
+                found[line] = found[line].with_move(move, program.tree.weight(move.region))
         return found
 
     # Arguments --------------------------------------------------------------------------------------------------------
 
-    @property
+    @cached_property
     def _inputs(self) -> list[tuple[str, Any, tuple[int, ...]]]:
         """Path, sharding and local shape of every argument that is used."""
         tensors = zip(self._traced.graph.inputs, self._traced.input_avals, self.placed, strict=False)
@@ -299,7 +327,7 @@ class _HandSharded:
             if sharding is not None
         ]
 
-    @property
+    @cached_property
     def _argument_bytes(self) -> list[tuple[int, int]]:
         """What one device holds of every argument that is used, here and in the plan."""
         program = self.plan.program()
@@ -342,15 +370,25 @@ class _HandSharded:
 
 
 def _of_all(
-    time_s: float, plan_s: float, collectives: Sequence[LocatedCollective], plan: Plan
+    time_s: float, plan_s: float, collectives: Sequence[LocatedCollective], plan_bytes: int
 ) -> Finding:
     """The finding that all collectives together take more than those of the plan."""
     size = sum(one.collective.size_bytes * (one.collective.times or 1) for one in collectives)
-    program = plan.program()
-    plans = sum(int(m.size_bytes * program.tree.weight(m.region)) for m in program.collectives)
     saved = format_quantity(time_s - plan_s, "time")
     message = f"communication takes {saved} a step more than in the plan found on this mesh"
-    return Finding("communication", message, "", 0, time_s, plan_s, size, plans)
+    return Finding("communication", message, "", 0, time_s, plan_s, size, plan_bytes)
+
+
+def _all_of(program: ShardedProgram) -> tuple[float, int]:
+    """Seconds and bytes of a step in all collectives of a program."""
+    runs = [(move, program.tree.weight(move.region)) for move in program.collectives]
+    time_s = sum(move.time_s * times for move, times in runs)
+    return time_s, int(sum(move.size_bytes * times for move, times in runs))
+
+
+def _saved(one: Finding) -> tuple[float, int]:
+    """What findings are sorted by: the time that the plan saves, then the bytes."""
+    return one.plan_time_s - one.time_s, one.plan_size_bytes - one.size_bytes
 
 
 def _stated_placement(op: OpNode) -> Placement:
@@ -372,11 +410,11 @@ def _grows(local: tuple[int, ...], shapes: Sequence[tuple[int, ...]], one: Locat
         local[:d] + (local[d] * size,) + local[d + 1 :] for d in range(len(local))
     }
     return one.collective.kind == "all_gather" and any(
-        any(shape in permutations_of(made) for made in grown) for shape in shapes
+        any(shape in _turned(made) for made in grown) for shape in shapes
     )
 
 
-def permutations_of(shape: tuple[int, ...]) -> set[tuple[int, ...]]:
+def _turned(shape: tuple[int, ...]) -> set[tuple[int, ...]]:
     """The shapes that transposing an array of this one gives."""
     return set(permutations(shape)) if len(shape) <= 4 else {shape}
 

@@ -94,6 +94,7 @@ def _lowered(
             donate_argnums=settings.donate_argnums,
             **shardings,
         ).lower
+
     try:
         return lower(*args, **kwargs)
     except (TypeError, ValueError) as error:
@@ -121,8 +122,8 @@ def _mesh_of(placed: Sequence[Any]) -> dict[str, int] | None:
     meshes = [one.mesh for one in placed if isinstance(one, NamedSharding)]
     if not any(len(one.device_set) > 1 for one in placed if one is not None):
         raise InvalidOption(
-            "nothing is sharded: neither fn nor its arguments name shardings of several devices. Lint a jitted function "
-            "with in_shardings, or one with constraints; autopar.plan finds shardings for one that has none"
+            "nothing is sharded: neither fn nor its arguments name shardings of several devices. Lint a jitted "
+            "function with in_shardings, or one with constraints; autopar.plan finds shardings for one that has none"
         )
     return {str(name): int(size) for name, size in meshes[0].shape.items()} if meshes else None
 
@@ -227,7 +228,9 @@ class _HandSharded:
         """The mesh axes that a collective goes over; for pairs, and groups that are no axes, those of their size."""
         groups = {tuple(sorted(group)) for group in one.collective.groups}
         mesh = self.plan.bound.planned.plan.stage.mesh
-        choices = [axes for n in range(1, len(mesh.names) + 1) for axes in combinations(mesh.names, n)]
+        choices = [
+            axes for n in range(1, len(mesh.names) + 1) for axes in combinations(mesh.names, n)
+        ]
         for axes in choices:
             if {tuple(sorted(group)) for group in axis_groups(mesh, axes)} == groups:
                 return axes
@@ -260,6 +263,7 @@ class _HandSharded:
         dearest, _ = max(members, key=lambda member: member[1])
         others = f", and {len(members) - 1} more" if len(members) > 1 else ""
         reason, at = self._reason(dearest)
+
         where = f" at {line}" if line.file else ""
         message = f"{self._shown(dearest)}{others}{where}: {reason}"
         size = sum(one.collective.size_bytes * (one.collective.times or 1) for one, _ in members)
@@ -320,7 +324,9 @@ class _HandSharded:
     @cached_property
     def _inputs(self) -> list[tuple[str, Any, tuple[int, ...]]]:
         """Path, sharding and local shape of every argument that is used."""
-        tensors = zip(self._traced.graph.inputs, self._traced.input_avals, self.placed, strict=False)
+        tensors = zip(
+            self._traced.graph.inputs, self._traced.input_avals, self.placed, strict=False
+        )
         return [
             (tensor.name, sharding, tuple(sharding.shard_shape(aval.shape)))
             for tensor, aval, sharding in tensors
@@ -403,12 +409,12 @@ def _place(source: str, like: SourceLine) -> tuple[str, int]:
     return (like.file if same else name), int(line or 0)
 
 
-def _grows(local: tuple[int, ...], shapes: Sequence[tuple[int, ...]], one: LocatedCollective) -> bool:
+def _grows(
+    local: tuple[int, ...], shapes: Sequence[tuple[int, ...]], one: LocatedCollective
+) -> bool:
     """Whether gathering an array of shape `local` gives one of `shapes`."""
     size = len(one.collective.groups[0])
-    grown = {
-        local[:d] + (local[d] * size,) + local[d + 1 :] for d in range(len(local))
-    }
+    grown = {(*local[:d], local[d] * size, *local[d + 1 :]) for d in range(len(local))}
     return one.collective.kind == "all_gather" and any(
         any(shape in _turned(made) for made in grown) for shape in shapes
     )
@@ -429,5 +435,3 @@ def _group(name: str) -> str:
     """The argument, and its first key, that an input's path begins with: "state['opt']"."""
     head, bracket, rest = name.partition("[")
     return f"{head}{bracket}{rest.partition(']')[0]}]" if bracket else head
-
-

@@ -48,12 +48,14 @@ def source_of(bound: Bound, path: Path | None, headline: str) -> str:
 def _module(bound: Bound, path: Path | None, headline: str) -> Module:
     program = bound.planned.program
     name = _identifier(bound.name)
+
     about = [
         f"{name} on mesh {bound.mesh}, one program for each of {bound.mesh.size} devices.",
         "",
         f"Planned by autopar for cluster {bound.cluster.name}, with JAX {jax_version()}: {headline}.",
         f"`{name}` is called as the function was. What a device runs stands in `local_{name}`.",
     ]
+
     return module_of(
         program,
         _function(bound, name),
@@ -68,13 +70,16 @@ def _function(bound: Bound, name: str) -> Function:
     traced = bound.traced
     args, kwargs = untyped_jax.tree.unflatten(traced.in_tree, range(traced.in_tree.num_leaves))
     names = _argument_names(bound, len(args))
-    arguments = [(name, untyped_jax.tree.structure(arg)) for name, arg in zip(names, args, strict=True)]
+    arguments = [
+        (name, untyped_jax.tree.structure(arg)) for name, arg in zip(names, args, strict=True)
+    ]
     arguments += [(key, untyped_jax.tree.structure(kwargs[key])) for key in sorted(kwargs)]
     tensors = traced.graph.inputs
     constants = [
         jax.ShapeDtypeStruct(tensor.shape, tensor.dtype)
         for tensor in tensors[traced.in_tree.num_leaves :]
     ]
+
     return Function(
         name=name,
         arguments=arguments,
@@ -136,4 +141,3 @@ def _tensors(program: ShardedProgram, move: Move) -> str:
 
 def _from(source: str) -> Sequence[str]:
     return (f"from {source}",) if source else ()
-

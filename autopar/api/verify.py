@@ -22,7 +22,14 @@ from autopar.report.verification import ResultRow, Verification
 from autopar.trace.arguments import positions
 
 jnp: Any = untyped_jax.numpy
-_SHARES = {"float64": 1e-9, "complex128": 1e-9, "float32": 2e-4, "complex64": 2e-4, "float16": 1e-2, "bfloat16": 5e-2}
+_SHARES = {
+    "float64": 1e-9,
+    "complex128": 1e-9,
+    "float32": 2e-4,
+    "complex64": 2e-4,
+    "float16": 1e-2,
+    "bfloat16": 5e-2,
+}
 """What of the largest element a result may be off by, for the coarsest type that the function computes in."""
 _COARSE_SHARE = 0.3
 _NOISES = 4
@@ -86,8 +93,14 @@ def compared_collectives(plan: Plan, devices: Sequence[Any]) -> ProgramCompariso
 def _unexplained(compared: ProgramComparison) -> tuple[str, ...]:
     """The collectives that were not planned, and those that are gone without a reason, a line each."""
     gone = [one.planned for one in compared.vanished if one.reason == "unknown"]
-    lines = [f"gone: {m.kind} over {', '.join(m.axes)} of {m.size_bytes} bytes ({m.source})" for m in gone]
-    return (*lines, *(f"not planned: {one.kind} of {one.size_bytes} bytes" for one in compared.unplanned))
+    lines = [
+        f"gone: {m.kind} over {', '.join(m.axes)} of {m.size_bytes} bytes ({m.source})"
+        for m in gone
+    ]
+    return (
+        *lines,
+        *(f"not planned: {one.kind} of {one.size_bytes} bytes" for one in compared.unplanned),
+    )
 
 
 def _cpu_devices(count: int) -> list[Any]:
@@ -132,16 +145,16 @@ class _Inputs:
         return args, kwargs
 
 
-def _drawn(leaf: Any, is_data: bool, rng: np.random.Generator) -> Any:
+def _drawn(leaf: Any, is_data: bool, rng: Any) -> Any:
     """A leaf as it is, on the host; random numbers for one of which only the shape is known."""
     if isinstance(leaf, jax.ShapeDtypeStruct):
         return _random(leaf, is_data, rng)
     if isinstance(leaf, jax.Array) and is_key_dtype(leaf.dtype):
         return as_keys(np.asarray(key_data(leaf)), leaf)
-    return np.asarray(leaf) if isinstance(leaf, jax.Array | np.ndarray) else leaf
+    return np.asarray(leaf) if isinstance(leaf, jax.Array) else leaf
 
 
-def _random(spec: Any, is_data: bool, rng: np.random.Generator) -> Any:
+def _random(spec: Any, is_data: bool, rng: Any) -> Any:
     if is_key_dtype(spec.dtype):
         data = untyped_jax.eval_shape(key_data, spec)
         return as_keys(rng.integers(0, 2**32, data.shape, np.uint32), spec)
@@ -150,12 +163,13 @@ def _random(spec: Any, is_data: bool, rng: np.random.Generator) -> Any:
         return rng.random(spec.shape) < 0.5
     if jnp.issubdtype(dtype, jnp.integer):
         return rng.integers(0, 2, spec.shape).astype(dtype)
+
     # what a matrix is multiplied with grows by its rows; no element is negative: states have square roots
     rows = 1 if is_data or len(spec.shape) < 2 else spec.shape[-2]
     return (rng.uniform(0.25, 1.75, spec.shape) / rows).astype(dtype)
 
 
-def _shaken(value: Any, rng: np.random.Generator) -> Any:
+def _shaken(value: Any, rng: Any) -> Any:
     """An array with each float a last place more or less."""
     dtype = getattr(value, "dtype", None)
     if dtype is None or is_key_dtype(dtype) or not jnp.issubdtype(dtype, jnp.floating):

@@ -132,8 +132,8 @@ class Runner(ABC):
 class _DeviceRunner(Runner):
     """Runs instructions inside shard_map.
 
-    `anew` is what is read through a barrier where; `backend` and `mark` as in `local_function`; `held` are values that are
-    written before they are read.
+    `anew` is what is read through a barrier where; `backend` and `mark` as in `local_function`; `held` are values that
+    are written before they are read.
     """
 
     anew: dict[int, BarrierReads]

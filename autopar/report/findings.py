@@ -13,8 +13,8 @@ from autopar.report.units import format_quantity
 
 FindingKind = Literal["redistribution", "replicated", "communication"]
 _LEFT_OUT = (
-    "Collectives are those that XLA's partitioner made of the program on virtual CPUs, priced for the cluster; the plan is "
-    "the best on the same mesh without the function's own shardings. Bytes are of one device, times are predicted."
+    "Collectives are those that XLA's partitioner made of the program on virtual CPUs, priced for the cluster. The "
+    "plan is the best on the same mesh without the function's own shardings. Bytes are of one device, times are predicted."
 )
 
 
@@ -101,6 +101,7 @@ class Findings:
                 f"{_bytes(self.argument_bytes)} of a device, in the plan {_bytes(self.plan_argument_bytes)}",
             ),
         )
+
         return Section(f"Lint of {self.function}", (Heading(""), Heading("")), rows, _LEFT_OUT)
 
     @property
@@ -124,6 +125,7 @@ class Findings:
             )
             for one in self.findings
         )
+
         return Section(f"{len(self.findings)} findings", columns, rows)
 
 

@@ -12,9 +12,9 @@ from autopar.report.units import format_quantity
 
 _MOST_ROWS = 10
 _NOTE = (
-    "Values are those of the compiled program on virtual CPU devices beside plain JAX's on one. A difference is allowed "
-    "up to a share of the largest element, or four times what plain JAX's own result changes by when its inputs do in "
-    "their last place."
+    "Values are those of the compiled program on virtual CPU devices beside plain JAX's on one. A difference is "
+    "allowed up to a share of the largest element, or four times what plain JAX's own result changes by when its "
+    "inputs do in their last place."
 )
 
 
@@ -42,9 +42,7 @@ class ResultRow:
     def __str__(self) -> str:
         if not self.is_same_shape:
             return f"{self.name}: of another type, or not finite elsewhere"
-        return (
-            f"{self.name} off by {self.difference:.2g} of {self.largest:.2g}, {self.allowed:.2g} allowed"
-        )
+        return f"{self.name} off by {self.difference:.2g} of {self.largest:.2g}, {self.allowed:.2g} allowed"
 
 
 @dataclass(frozen=True)
@@ -98,6 +96,7 @@ class Verification:
             ),
             *(("", line, "FAIL", "") for line in self.unexplained[:_MOST_ROWS]),
         ]
+
         columns = (Heading("check"), Heading("found"), Heading("verdict"), Heading("time", True))
         said = "pass" if self.passed else "FAIL"
         title = f"Verification of {self.function}: {said}, {_seconds(self.total_s)}"

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jax import lax
 
+from autopar._compat import lax_function
 from autopar.emit.source.layout import Text, call, flat, sequence
 from autopar.emit.source.values import dtype_text, public_name, value_text
 from autopar.errors import SourceError
@@ -57,7 +57,9 @@ _KEYWORDS: dict[str, str] = {
     "transpose": "permutation",
 }
 """The parameters of an operator that its function in jax.lax takes by the same names."""
-_OPTIONAL = frozenset({"precision", "preferred_element_type", "dimensions", "strides", "fill_value", "mode"})
+_OPTIONAL = frozenset(
+    {"precision", "preferred_element_type", "dimensions", "strides", "fill_value", "mode"}
+)
 """Those that are left out where they are None."""
 _OF_LINALG = frozenset(
     {"cholesky_update", "lu_pivots_to_permutation", "ormqr", "symmetric_product"}
@@ -115,10 +117,11 @@ def _by_keywords(this: Application) -> Text | None:
     """A call of the function of jax.lax that takes the operands in order and the parameters by name."""
     name = _LAX_NAMES.get(this.name, this.name)
     names = _KEYWORDS.get(this.name, "").split()
-    home = "lax" if hasattr(lax, name) else "lax.linalg"
+    called = lax_function(name, "lax.linalg" if this.name in _OF_LINALG else "lax")
     within = () if this.name == "scatter" else _WITHIN
-    if not (hasattr(lax, name) or hasattr(lax.linalg, name)):
+    if called is None:
         return None
+
     if _says_more(this.params, (*names, *within)):
         return None
     if this.name not in _KEYWORDS and not _is_of_jax(this):
@@ -128,13 +131,15 @@ def _by_keywords(this: Application) -> Text | None:
         for key in names
         if not ((given := this.params[key]) is None and key in _OPTIONAL)
     }
-    return call(f"{home}.{name}", *this.operands, **named)
+    return call(called, *this.operands, **named)
 
 
 def _is_of_jax(this: Application) -> bool:
     """Whether it is an operator of JAX's with one result; a user's own may be called as one."""
-    is_own = type(this.primitive).__module__.startswith("jax") and not this.primitive.multiple_results
-    if hasattr(lax.linalg, this.name):  # functions that put their operands in order first
+    is_own = (
+        type(this.primitive).__module__.startswith("jax") and not this.primitive.multiple_results
+    )
+    if lax_function(this.name, "lax.linalg"):  # functions that put their operands in order first
         return this.name in _UNLISTED
     return public_name(this.primitive) is not None or (is_own and this.name in _UNLISTED)
 
@@ -231,17 +236,13 @@ def _iota(this: Application) -> Text | None:
 def _dynamic_slice(this: Application) -> Text:
     value, *starts = this.operands
     sizes = value_text(this.params["slice_sizes"])
-    return call(
-        "lax.dynamic_slice", value, sequence(starts), sizes, allow_negative_indices="False"
-    )
+    return call("lax.dynamic_slice", value, sequence(starts), sizes, allow_negative_indices="False")
 
 
 def _dynamic_update_slice(this: Application) -> Text:
     value, update, *starts = this.operands
     start = sequence(starts)
-    return call(
-        "lax.dynamic_update_slice", value, update, start, allow_negative_indices="False"
-    )
+    return call("lax.dynamic_update_slice", value, update, start, allow_negative_indices="False")
 
 
 def _layout(this: Application) -> Text:
@@ -279,7 +280,7 @@ def _row_numbers(this: Application) -> Text:
 
 
 _SPECIAL: dict[str, Callable[[Application], Text | None]] = {
-    **{name: _extremum for name in ("argmax", "argmin")},
+    **dict.fromkeys(("argmax", "argmin"), _extremum),
     **{name: _collective(name) for name in ("psum", "pmax", "pmin")},
     "all_gather": _collective("all_gather", axis="all_gather_dimension", tiled="tiled"),
     "all_gather_invariant": _collective(
@@ -300,7 +301,9 @@ _SPECIAL: dict[str, Callable[[Application], Text | None]] = {
     "pvary": _pcast,
     "random_unwrap": _key_data,
     "random_wrap": _wrapped_key,
-    "reduce_scatter": _collective("psum_scatter", scatter_dimension="scatter_dimension", tiled="tiled"),
+    "reduce_scatter": _collective(
+        "psum_scatter", scatter_dimension="scatter_dimension", tiled="tiled"
+    ),
     "sort": _sort,
     "stack": _of_list("stack", "axis"),
 }

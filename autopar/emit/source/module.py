@@ -16,6 +16,7 @@ from autopar.backends.backend import Backend
 from autopar.core.placement import Placement
 from autopar.core.program import ShardedProgram
 from autopar.emit.run import local_function
+from autopar.emit.source import control as control
 from autopar.emit.source.layout import Group, Named, Text, call, lines, sequence
 from autopar.emit.source.trees import parts, result_text
 from autopar.emit.source.values import quoted, value_text
@@ -31,7 +32,10 @@ _IMPORTS = (
     ("import jax.numpy as jnp", "jnp."),
     ("import numpy as np", "np."),
     ("from jax import lax", "lax."),
-    ("from jax.experimental.layout import Layout, with_layout_constraint", "with_layout_constraint("),
+    (
+        "from jax.experimental.layout import Layout, with_layout_constraint",
+        "with_layout_constraint(",
+    ),
     ("from jax.experimental.xla_metadata import set_xla_metadata", "set_xla_metadata("),
     ("from jax.extend.core import primitives", "primitives."),
     ("from jax.sharding import Mesh, NamedSharding", "Mesh("),
@@ -175,7 +179,9 @@ def _program(
     body = sequence([_spec(ins[n]) for n in full])
     outs = sequence([_spec(p) for p in placements(program, program.outputs)])
     text = ["@cache", "def program(devices=None):"]
-    text.append(f'    """`{local_name}` as a jitted function of flat global arrays, on `devices`, a tuple."""')
+    text.append(
+        f'    """`{local_name}` as a jitted function of flat global arrays, on `devices`, a tuple."""'
+    )
     text.append("    grid = mesh(devices)")
     mapped = call(
         "jax.shard_map",
@@ -245,4 +251,3 @@ def _stripped(section: Sequence[str]) -> list[str]:
     while found and not found[-1].strip():
         found.pop()
     return found
-

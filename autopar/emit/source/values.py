@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any, cast
 
 import numpy as np
-from jax import lax
-from jax.extend.core import primitives
 
-from autopar._compat import untyped_jax
+from autopar._compat import is_type_of_lax, public_primitives
 from autopar.emit.source.layout import Group, Named, Text, call, sequence
 from autopar.errors import SourceError
 
-_jnp: Any = untyped_jax.numpy
 _MOST_ELEMENTS = 64
 """A constant with more of them stands in a file beside the module."""
-PRIMITIVES: dict[str, Any] = {
-    name: getattr(primitives, name) for name in dir(primitives) if name.endswith("_p")
-}
+PRIMITIVES = public_primitives()
 _BY_NAME = {primitive.name: name for name, primitive in PRIMITIVES.items()}
 
 
@@ -75,7 +71,9 @@ def array_text(array: np.ndarray[Any, Any]) -> Text:
     if array.ndim == 0:
         return scalar_text(array[()], array.dtype)
     made = call("np.array", _nested(array), dtype_text(array.dtype))
-    return made if array.size else call("np.zeros", value_text(array.shape), dtype_text(array.dtype))
+    return (
+        made if array.size else call("np.zeros", value_text(array.shape), dtype_text(array.dtype))
+    )
 
 
 def _nested(array: np.ndarray[Any, Any]) -> Text:
@@ -91,45 +89,49 @@ def value_text(value: Any) -> Text:
       SourceError: there is no text for it that stands alone.
     """
     if isinstance(value, Enum):
-        return f"{_of_lax(cast(Any, type(value)), value)}.{value.name}"
+        return f"{_of_lax(type(value), value)}.{value.name}"
     if value is None or isinstance(value, bool | int | np.integer):
         return str(cast(object, value))
     if isinstance(value, float):
         return _real(value)
     if isinstance(value, str):
         return quoted(value)
+
+    dtype: Any = getattr(value, "dtype", None)
     if isinstance(value, np.generic):
-        return scalar_text(value, value.dtype)
+        return scalar_text(cast(Any, value), dtype)
     if isinstance(value, np.dtype):
-        kind: np.dtype[Any] = value
-        return call("np.dtype", dtype_text(kind))
+        return call("np.dtype", dtype_text(cast(Any, value)))
     if isinstance(value, np.ndarray):
         return array_text(cast("np.ndarray[Any, Any]", value))
     return _structure_text(value)
 
 
 def _structure_text(value: Any) -> Text:
-    kind: Any = type(value)
+    kind = cast(Any, type)(value)
     if hasattr(value, "_fields"):
         named = {name: value_text(getattr(value, name)) for name in value._fields}
         return call(_of_lax(kind, value), **named)
     if isinstance(value, tuple | list):
         items = [value_text(one) for one in cast("tuple[Any, ...]", value)]
         return sequence(items, "()" if isinstance(value, tuple) else "[]")
+
     if isinstance(value, Mapping):
         pairs = cast("Mapping[Any, Any]", value).items()
         keys = [(value_text(key), value_text(one)) for key, one in pairs]
         return Group("", tuple(Named(str(key), one, ": ") for key, one in keys), "{}")
     if hasattr(value, "bind") and public_name(value) is not None:
         return f"primitives.{public_name(value)}"
-    if getattr(lax, kind.__name__, None) is kind and hasattr(value, "__dataclass_fields__"):
-        fields = {name: value_text(getattr(value, name)) for name in value.__dataclass_fields__}
-        return call(f"lax.{kind.__name__}", **fields)
-    raise SourceError(f"a {kind.__module__}.{kind.__name__} ({value!r:.80}) has no text that stands alone")
+    if is_type_of_lax(kind) and is_dataclass(value):
+        named = {one.name: value_text(getattr(value, one.name)) for one in fields(value)}
+        return call(f"lax.{kind.__name__}", **named)
+    raise SourceError(
+        f"a {kind.__module__}.{kind.__name__} ({value!r:.80}) has no text that stands alone"
+    )
 
 
 def _of_lax(kind: Any, value: Any) -> str:
-    if getattr(lax, kind.__name__, None) is not kind:
+    if not is_type_of_lax(kind):
         raise SourceError(f"{value!r:.80} is of a type that jax.lax does not make public")
     return f"lax.{kind.__name__}"
 

@@ -15,7 +15,6 @@ import numpy as np
 from autopar._compat import (
     is_literal,
     open_jaxpr,
-    scan_counts,
     side_effects,
     source_line,
     untyped_jax,
@@ -52,8 +51,10 @@ _INLINED = {
     "remat2": "jaxpr",
 }
 """Operators that run a jaxpr once, and the parameter that holds it."""
-_WINDOW = ("window_dimensions", "window_strides", "padding", "base_dilation", "window_dilation")
 _RECOMPUTING = frozenset({"checkpoint", "remat", "remat2"})
+
+
+WritesEquation = Callable[["Writer", Any], None]
 
 
 @dataclass(frozen=True)
@@ -77,9 +78,7 @@ class Known:
 class Constants:
     """Arrays that are too large for the text, by the name that they have in the file beside the module."""
 
-    arrays: dict[str, np.ndarray[Any, Any]] = field(
-        default_factory=dict[str, np.ndarray[Any, Any]]
-    )
+    arrays: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict[str, np.ndarray[Any, Any]])
 
     def text(self, value: Any) -> Text:
         """An array as text."""
@@ -164,6 +163,7 @@ class Writer:
             literal = self.operand(eqn.invars[0])
             self.known[eqn.outvars[0]] = replace(literal, axes=tuple(eqn.params["axes"]))
             return
+
         self.comment(eqn)
         if name in _CALLBACKS:
             raise SourceError(
@@ -172,8 +172,8 @@ class Writer:
             )
         if name in _INLINED or name == OPERATOR:
             self.inlined(eqn)
-        elif name in _CONTROL:
-            _CONTROL[name](self, eqn)
+        elif name in _WRITTEN:
+            _WRITTEN[name](self, eqn)
         elif name == "shard_map":
             self.assign(eqn, call(self.whole, *(self.cast(atom) for atom in eqn.invars)))
         else:
@@ -198,6 +198,7 @@ class Writer:
         operands = [self.operand(atom) for atom in eqn.invars]
         if eqn.primitive.name == "iota_2x32_shape" and prod(eqn.params["shape"]) > _WORD_NUMBERS:
             raise SourceError(f"{eqn.params['shape']} elements are more than a word numbers")
+
         casts = eqn.primitive.name in CASTING and any(one.is_array for one in operands)
         this = Application(
             eqn.primitive,
@@ -213,12 +214,15 @@ class Writer:
                 value = application_text(typed)
         except SourceError as error:
             where = source_line(eqn.source_info) or "an unknown line"
-            raise SourceError(f"{eqn.primitive.name} at {where} cannot be written: {error}") from error
+            raise SourceError(
+                f"{eqn.primitive.name} at {where} cannot be written: {error}"
+            ) from error
         self.assign(eqn, value)
 
     def assign(self, eqn: Any, value: Text) -> None:
         """Names for the results of an equation, whose value is `value`."""
-        base = _BASES.get(eqn.primitive.name, eqn.primitive.name)
+        name: str = eqn.primitive.name
+        base = _BASES.get(name, name)
         targets = self.targets(eqn.outvars, base)
         if eqn.primitive.multiple_results:
             self.text += assignment(targets, value, self.indent)
@@ -257,6 +261,7 @@ class Writer:
         if metadata:
             self.called_apart(eqn, metadata)
             return
+
         jaxpr, constants = open_jaxpr(_body(eqn))
         atoms = [self.operand(atom) for atom in eqn.invars]
         if eqn.primitive.name in _RECOMPUTING:
@@ -321,9 +326,14 @@ class Writer:
         jaxpr, constants = open_jaxpr(closed)
         self.bind_constants(jaxpr, constants)
         name = self.fresh(base)
-        given = self.targets(parameters, "x") if not carries else [f"part_{n}" for n in range(len(carries))]
+        given = (
+            self.targets(parameters, "x")
+            if not carries
+            else [f"part_{n}" for n in range(len(carries))]
+        )
         if self.text and self.text[-1].strip() and not self.text[-1].lstrip().startswith("#"):
             self.line("")
+
         if decorator:
             self.line(decorator)
         self.text += lines(call(name, *given), self.indent, "def ", ":")
@@ -331,6 +341,7 @@ class Writer:
         self.unpack(parameters, carries)
         noted = self.noted, self.source
         self.equations(jaxpr)
+
         write = returns or Writer.tuple_of
         self.text += lines(write(self, jaxpr.outvars), self.indent, "return ")
         self.indent -= _STEP
@@ -348,117 +359,20 @@ class Writer:
                 self.text += assignment(targets, f"part_{n}", self.indent)
 
 
-def _scan(writer: Writer, eqn: Any) -> None:
-    closed = eqn.params["jaxpr"]
-    jaxpr, _ = open_jaxpr(closed)
-    consts, carry = scan_counts(eqn.params)
-    outside = eqn.invars[:consts]
-    writer.known.update(zip(jaxpr.invars[:consts], map(writer.operand, outside), strict=True))
-
-    def returns(inner: Writer, atoms: Sequence[Any]) -> Text:
-        return sequence([inner.tuple_of(atoms[:carry]), inner.tuple_of(atoms[carry:])])
-
-    rest = jaxpr.invars[consts:]
-    name = writer.nested("body", closed, rest, carries=(carry, len(rest) - carry), returns=returns)
-    first = writer.tuple_of(eqn.invars[consts : consts + carry])
-    scanned = writer.tuple_of(eqn.invars[consts + carry :])
-    named = {key: value_text(eqn.params[key]) for key in ("length", "reverse", "unroll")}
-    value = call("lax.scan", name, first, scanned, **named)
-    targets = writer.targets(eqn.outvars, "scanned")
-    both = [sequence(targets[:carry]), sequence(targets[carry:])]
-    writer.text += assignment(both, value, writer.indent)
+_WRITTEN: dict[str, Callable[[Writer, Any], None]] = {}
+"""What writes an operator that holds functions of its own (`emit.source.control`)."""
 
 
-def _while(writer: Writer, eqn: Any) -> None:
-    params = eqn.params
-    tested, _ = open_jaxpr(params["cond_jaxpr"])
-    body, _ = open_jaxpr(params["body_jaxpr"])
-    first = params["cond_nconsts"]
-    second = first + params["body_nconsts"]
-    operands = [writer.operand(atom) for atom in eqn.invars[:second]]
-    writer.known.update(zip(tested.invars[:first], operands[:first], strict=True))
-    writer.known.update(zip(body.invars[: second - first], operands[first:], strict=True))
-    count = len(eqn.invars) - second
+def writes(*names: str) -> Callable[[WritesEquation], WritesEquation]:
+    """Has a function write the operators of these names."""
 
-    def one(inner: Writer, atoms: Sequence[Any]) -> Text:
-        return inner.cast(atoms[0])
+    def register(function: WritesEquation) -> WritesEquation:
+        _WRITTEN.update(dict.fromkeys(names, function))
+        return function
 
-    test = writer.nested(
-        "goes_on", params["cond_jaxpr"], tested.invars[first:], carries=(count,), returns=one
-    )
-    step = writer.nested(
-        "body", params["body_jaxpr"], body.invars[second - first :], carries=(count,)
-    )
-    value = call("lax.while_loop", test, step, writer.tuple_of(eqn.invars[second:]))
-    writer.assign(eqn, value)
+    return register
 
 
-def _cond(writer: Writer, eqn: Any) -> None:
-    index, *operands = eqn.invars
-    platforms = eqn.params.get("branches_platforms")
-    known = list(map(writer.operand, operands))
-    names: list[str] = []
-    for closed in eqn.params["branches"]:
-        jaxpr, _ = open_jaxpr(closed)
-        writer.known.update(zip(jaxpr.invars, known, strict=True))
-        names.append(writer.nested("branch", closed, ()))
-        for var in jaxpr.invars:
-            del writer.known[var]
-
-    if platforms is None:
-        value = call("lax.switch", writer.cast(index), sequence(names, "[]"))
-    else:
-        named: dict[str, Text] = {
-            platform: name
-            for group, name in zip(platforms, names, strict=True)
-            for platform in group or ("default",)
-        }
-        value = call("lax.platform_dependent", **named)
-    writer.assign(eqn, value)
-
-
-def _reduced(writer: Writer, eqn: Any) -> None:
-    """A reduction by a function of two elements; in windows, if it has any."""
-    params = eqn.params
-    jaxpr, _ = open_jaxpr(params["jaxpr"])
-    count = len(eqn.outvars)
-    name = writer.nested("combine", params["jaxpr"], jaxpr.invars, carries=(count, count))
-    operands = writer.tuple_of(eqn.invars[:count])
-    first = writer.tuple_of(eqn.invars[count:])
-    keys = ("dimensions",) if eqn.primitive.name == "reduce" else _WINDOW
-    named = {key: value_text(params[key]) for key in keys}
-    writer.assign(eqn, call(f"lax.{eqn.primitive.name}", operands, first, name, **named))
-
-
-def _platform(writer: Writer, eqn: Any) -> None:
-    """The number of the branch that a platform takes: `lax.platform_dependent` finds it itself."""
-    writer.known[eqn.outvars[0]] = Known("_", is_array=False)
-
-
-def _solved(writer: Writer, eqn: Any) -> None:
-    """A linear system, solved as its function says; the rest of its parameters are for derivatives."""
-    lengths = eqn.params["const_lengths"]
-    jaxpr, constants = open_jaxpr(eqn.params["jaxprs"].solve)
-    before = lengths.matvec + lengths.vecmat
-    total = before + lengths.solve + lengths.transpose_solve
-    atoms = [*eqn.invars[before : before + lengths.solve], *eqn.invars[total:]]
-    known = list(map(writer.operand, atoms))
-    writer.bind_constants(jaxpr, constants)
-    writer.known.update(zip(jaxpr.invars, known, strict=True))
-    writer.equations(jaxpr)
-    for var, atom in zip(eqn.outvars, jaxpr.outvars, strict=True):
-        writer.known[var] = writer.operand(atom)
-
-
-_CONTROL: dict[str, Callable[[Writer, Any], None]] = {
-    "cond": _cond,
-    "custom_linear_solve": _solved,
-    "platform_index": _platform,
-    "reduce": _reduced,
-    "reduce_window": _reduced,
-    "scan": _scan,
-    "while": _while,
-}
 _BASES = {
     "all_gather_invariant": "all_gather",
     "broadcast_in_dim": "broadcast",

@@ -1,4 +1,4 @@
-"""Flat: a jaxpr as plain data, in which two that compute alike are equal: calls looked into, what is unread left out."""
+"""Flat: a jaxpr as plain data, equal for two that compute alike: calls looked into, what is unread left out."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ SAME = {"add_any": "add"}
 def flat(closed: Any, operands: Sequence[Any] = ()) -> tuple[Any, ...]:
     """The operators of a closed jaxpr, each with what it reads, and what the jaxpr gives."""
     jaxpr, constants = open_jaxpr(closed)
-    known: dict[Any, Any] = dict(zip(jaxpr.invars, operands or range(len(jaxpr.invars)), strict=True))
+    known: dict[Any, Any] = dict(
+        zip(jaxpr.invars, operands or range(len(jaxpr.invars)), strict=True)
+    )
     known |= dict(zip(jaxpr.constvars, map(str, constants), strict=True))
     return tuple(_read(atom, _Operators(known).of(jaxpr)) for atom in jaxpr.outvars)
 
@@ -43,11 +45,16 @@ class _Operators:
                 results = [_read(atom, self.known) for atom in inner.outvars]
             elif name == "convert_element_type" and is_number(ins[0]):
                 results = [(ins[0][0], str(eqn.outvars[0].aval.dtype))]
-            elif name == "convert_element_type" and eqn.invars[0].aval.dtype == eqn.outvars[0].aval.dtype:
+            elif (
+                name == "convert_element_type"
+                and eqn.invars[0].aval.dtype == eqn.outvars[0].aval.dtype
+            ):
                 results = ins
             else:
                 made = SAME.get(name, name), tuple(ins), _plain(eqn.params)
-                results = [(made, n, str(var.aval.strip_weak_type())) for n, var in enumerate(eqn.outvars)]
+                results = [
+                    (made, n, str(var.aval.strip_weak_type())) for n, var in enumerate(eqn.outvars)
+                ]
             self.known.update(zip(eqn.outvars, results, strict=True))
         return self.known
 

@@ -184,14 +184,18 @@ def test_keys_statics_keywords_and_own_containers() -> None:
 
     def noisy(state: Any, rate: float, key: Any, *, x: Any) -> Any:
         params, moments = state
-        grads = jax.grad(lambda w: ((x @ w) ** 2).mean())(params + rate * jax.random.normal(key, ()))
+        grads = jax.grad(lambda w: ((x @ w) ** 2).mean())(
+            params + rate * jax.random.normal(key, ())
+        )
         updates, moments = optax.adam(0.1).update(grads, moments, params)
         return {"state": (params + updates, moments), "key": jax.random.split(key)[0], "none": None}
 
     w = draw(16, 8)
     key = jax.random.key(3)
     args = ((w, optax.adam(0.1).init(w)), 0.5, key)
-    plan = autopar.plan(noisy, *args, x=draw(8, 16), mesh={"x": 8}, cluster="cpu8", static_argnums=1)
+    plan = autopar.plan(
+        noisy, *args, x=draw(8, 16), mesh={"x": 8}, cluster="cpu8", static_argnums=1
+    )
     scope: dict[str, Any] = {}
     exec(plan.to_source(), scope)
     found = scope["noisy"](args[0], key, x=draw(8, 16))

@@ -49,9 +49,16 @@ def jax_version() -> str:
 
 
 def use_virtual_devices(count: int) -> None:
-    """Has JAX make `count` CPU devices and use no others; JAX must not have used any yet."""
-    untyped_jax.config.update("jax_platforms", "cpu")
-    untyped_jax.config.update("jax_num_cpu_devices", count)
+    """Has JAX make `count` CPU devices and use no others.
+
+    Raises:
+      RuntimeError: JAX has used devices already, and has others.
+    """
+    config: Any = untyped_jax.config
+    if config.jax_platforms != "cpu":
+        config.update("jax_platforms", "cpu")
+    if config.jax_num_cpu_devices != count:
+        config.update("jax_num_cpu_devices", count)
 
 
 def lax_function(name: str, home: str = "lax") -> str | None:

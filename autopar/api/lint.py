@@ -38,6 +38,8 @@ _QUICK = {"xla_backend_optimization_level": 0}
 """Compiled to be read, not to be run."""
 _LEAST_SHARE = 0.01
 _LEAST_BYTES = 2**20
+_LONGEST = 400
+"""Of what JAX says in an error, in characters."""
 _SAVES = 0.1
 """A share of the plan's step: the program's communication is a finding if the plan would save so much."""
 StepCost = Callable[[Any, tuple[str, ...], int], float]
@@ -98,9 +100,9 @@ def _lowered(
     try:
         return lower(*args, **kwargs)
     except (TypeError, ValueError) as error:
-        first = str(error).strip().split("\n", 1)[0]
+        said = " ".join(str(error).split())[:_LONGEST]
         raise TraceError(
-            f"JAX cannot lower {function_name(fn)} with its shardings: {type(error).__name__}: {first}"
+            f"JAX cannot lower {function_name(fn)} with its shardings: {type(error).__name__}: {said}"
         ) from error
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from pydantic import TypeAdapter
@@ -13,8 +14,9 @@ from autopar.report.units import format_quantity
 
 FindingKind = Literal["redistribution", "replicated", "communication"]
 _LEFT_OUT = (
-    "Collectives are those that XLA's partitioner made of the program on virtual CPUs, priced for the cluster. The "
-    "plan is the best on the same mesh without the function's own shardings. Bytes are of one device, times are predicted."
+    "Collectives are those that XLA's partitioner made of the program on virtual CPUs, priced for the cluster. "
+    "The plan is the best on the same mesh without the function's own shardings. Bytes are of one "
+    "device; times are predicted."
 )
 
 
@@ -138,7 +140,13 @@ def _bytes(size: int) -> str:
 
 
 def _where(one: Finding) -> str:
-    return f"file={one.file},line={one.line}," if one.file else ""
+    """The file as GitHub wants it, from the folder that the command runs in, if it is in there."""
+    if not one.file:
+        return ""
+    path = Path(one.file)
+    here = Path.cwd()
+    shown = path.relative_to(here) if path.is_relative_to(here) else path
+    return f"file={shown},line={one.line},"
 
 
 def _escaped(text: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from keyword import iskeyword
 from pathlib import Path
 
 import jax
@@ -13,7 +12,7 @@ from autopar._compat import jax_version, untyped_jax
 from autopar.api.bound import Bound
 from autopar.backends.known import backend_of
 from autopar.core.program import Compute, Move, ShardedProgram
-from autopar.emit.source.module import Function, Module, module_of
+from autopar.emit.source.module import Function, Module, is_taken, module_of
 from autopar.emit.wrap import Keys
 from autopar.errors import SourceError
 from autopar.report.units import format_quantity
@@ -105,7 +104,7 @@ def _argument_names(bound: Bound, count: int) -> list[str]:
 
 def _identifier(name: str) -> str:
     plain = "".join(c if c.isalnum() else "_" for c in name).strip("_")
-    return plain if plain.isidentifier() and not iskeyword(plain) else f"x_{plain}"
+    return plain if plain.isidentifier() and not is_taken(plain) else f"x_{plain}"
 
 
 def _notes(program: ShardedProgram) -> dict[int, list[str]]:

@@ -98,9 +98,9 @@ class Verification:
         ]
 
         columns = (Heading("check"), Heading("found"), Heading("verdict"), Heading("time", True))
-        said = "pass" if self.passed else "FAIL"
-        title = f"Verification of {self.function}: {said}, {_seconds(self.total_s)}"
-        return Section(title, columns, tuple(rows), _NOTE)
+        said = _verdict(self.passed)
+        rows.append(("in all", "", said, _seconds(self.total_s)))
+        return Section(f"Verification of {self.function}: {said}", columns, tuple(rows), _NOTE)
 
     @property
     def _values(self) -> str:

@@ -42,6 +42,10 @@ _IMPORTS = (
     ("from jax.sharding import PartitionSpec as P", " P("),
 )
 """Each import, and the text by which it is seen that it is needed."""
+_TAKEN = frozenset({
+    "jax", "jnp", "np", "lax", "primitives", "math", "cache", "mesh", "program", "row_numbers", "mapped", "part_0",
+    "part_1", "Mesh", "NamedSharding", "P", "Path", "Layout",
+})  # fmt: skip
 ROW_NUMBERS = '''\
 def row_numbers(shape):
     """The row-major number of every element, as two words, the high one first."""
@@ -141,12 +145,17 @@ def _traced(program: ShardedProgram, function: Function, backend: Backend) -> tu
     return closed, mapped.params["jaxpr"]
 
 
+def is_taken(name: str) -> bool:
+    """Whether a name means something in the module, or in Python, already."""
+    return iskeyword(name) or name in _TAKEN
+
+
 def _parameters(names: Sequence[str]) -> list[str]:
     """Names of parameters, made of the paths of inputs: "params['up']" is params_up."""
     found: list[str] = []
     for name in names:
         plain = re.sub(r"\W+", "_", name).strip("_") or "x"
-        plain = f"x_{plain}" if plain[0].isdigit() or iskeyword(plain) else plain
+        plain = f"x_{plain}" if plain[0].isdigit() or is_taken(plain) else plain
         count = sum(one == plain or one.startswith(f"{plain}__") for one in found)
         found.append(f"{plain}__{count}" if count else plain)
     return found
@@ -221,12 +230,12 @@ def _users(function: Function, constants: Constants) -> list[str]:
     keywords = ", ".join(f"{quoted(name)}: {name}" for name in named)
     given = "".join(f"{name}, " for name in positional).rstrip()
     given = given if len(positional) == 1 else given.rstrip(",")
-    text.append(f"    leaves = jax.tree.leaves((({given}), {{{keywords}}}))")
+    text.append(f"    flat_inputs = jax.tree.leaves((({given}), {{{keywords}}}))")
     made = [call("jnp.asarray", constants.text(value)) for value in function.constants]
-    text += lines(sequence(made, "[]"), 4, "constants = ")
-    text.append("    found = program()(*leaves, *constants)")
+    text += lines(sequence(made, "[]"), 4, "flat_constants = ")
+    text.append("    flat_results = program()(*flat_inputs, *flat_constants)")
 
-    leaves = (f"found[{n}]" for n in range(function.out_tree.num_leaves))
+    leaves = (f"flat_results[{n}]" for n in range(function.out_tree.num_leaves))
     known = [part for name, tree in function.arguments for part in parts(name, tree)]
     return [*text, *lines(result_text(function.out_tree, leaves, known), 4, "return ")]
 

@@ -57,6 +57,8 @@ _KEYWORDS: dict[str, str] = {
     "transpose": "permutation",
 }
 """The parameters of an operator that its function in jax.lax takes by the same names."""
+_PLACES = frozenset({"out_sharding", "sharding"})
+"""Parameters that say how a result lies on axes that are not split by hand: in a shard_map there are none."""
 _OPTIONAL = frozenset(
     {"precision", "preferred_element_type", "dimensions", "strides", "fill_value", "mode"}
 )
@@ -149,7 +151,7 @@ def _says_more(params: Mapping[str, Any], names: Sequence[str]) -> bool:
     return any(
         not (value is None or value is False or (isinstance(value, tuple) and not value))
         for name, value in params.items()
-        if name not in names
+        if name not in names and name not in _PLACES
     )
 
 
@@ -160,7 +162,9 @@ def _by_bind(this: Application) -> Text:
             f"operator {this.name!r} is none of JAX's public ones (jax.extend.core.primitives): "
             f"a module that imports JAX alone cannot name it"
         )
-    named = {key: value_text(value) for key, value in this.params.items()}
+    named = {
+        key: "None" if key in _PLACES else value_text(value) for key, value in this.params.items()
+    }
     return call(f"primitives.{name}.bind", *this.operands, **named)
 
 

@@ -104,8 +104,14 @@ def reduced(writer: Writer, eqn: Any) -> None:
 
 @writes("platform_index")
 def platform(writer: Writer, eqn: Any) -> None:
-    """The number of the branch that a platform takes: `lax.platform_dependent` finds it itself."""
-    writer.known[eqn.outvars[0]] = Known("_", is_array=False)
+    """The number of the branch that a platform takes; a branch that says so itself does not read it."""
+    named: dict[str, Text] = {
+        platform: f"lambda: np.int32({number})"
+        for number, group in enumerate(eqn.params["platforms"])
+        for platform in group or ("default",)
+    }
+    found = call("lax.platform_dependent", **named)
+    writer.known[eqn.outvars[0]] = Known(found, is_array=False, is_platform=True)
 
 
 @writes("custom_linear_solve")
@@ -117,7 +123,7 @@ def solved(writer: Writer, eqn: Any) -> None:
     total = before + lengths.solve + lengths.transpose_solve
     atoms = [*eqn.invars[before : before + lengths.solve], *eqn.invars[total:]]
     known = list(map(writer.operand, atoms))
-    writer.bind_constants(jaxpr, constants)
+    writer.bind_constants(jaxpr.constvars, constants)
     writer.known.update(zip(jaxpr.invars, known, strict=True))
     writer.equations(jaxpr)
     for var, atom in zip(eqn.outvars, jaxpr.outvars, strict=True):

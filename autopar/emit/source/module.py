@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from jax.sharding import AbstractMesh, AxisType
 
-from autopar._compat import untyped_jax
+from autopar._compat import is_literal, open_jaxpr, untyped_jax
 from autopar.backends.backend import Backend
 from autopar.core.placement import Placement
 from autopar.core.program import ShardedProgram
@@ -20,28 +20,28 @@ from autopar.emit.source import control as control
 from autopar.emit.source.layout import Group, Named, Text, call, lines, sequence
 from autopar.emit.source.trees import parts, result_text
 from autopar.emit.source.values import quoted, value_text
-from autopar.emit.source.writer import MARK, Constants, Writer
+from autopar.emit.source.writer import INSIDE, MARK, Constants, Writer
 from autopar.emit.wrap import Keys, full_inputs, global_function, of_keys, placements, tensors
 
 _IMPORTS = (
-    ("import math", "math."),
+    ("import math", r"math\."),
     ("from functools import cache", "@cache"),
-    ("from pathlib import Path", "Path("),
+    ("from pathlib import Path", r"Path\("),
     ("", ""),
-    ("import jax", "jax."),
-    ("import jax.numpy as jnp", "jnp."),
-    ("import numpy as np", "np."),
-    ("from jax import lax", "lax."),
+    ("import jax", r"jax\."),
+    ("import jax.numpy as jnp", r"jnp\."),
+    ("import numpy as np", r"np\."),
+    ("from jax import lax", r"lax\."),
     (
         "from jax.experimental.layout import Layout, with_layout_constraint",
-        "with_layout_constraint(",
+        r"with_layout_constraint\(",
     ),
-    ("from jax.experimental.xla_metadata import set_xla_metadata", "set_xla_metadata("),
-    ("from jax.extend.core import primitives", "primitives."),
-    ("from jax.sharding import Mesh, NamedSharding", "Mesh("),
-    ("from jax.sharding import PartitionSpec as P", " P("),
+    ("from jax.experimental.xla_metadata import set_xla_metadata", r"set_xla_metadata\("),
+    ("from jax.extend.core import primitives", r"primitives\."),
+    ("from jax.sharding import Mesh, NamedSharding", r"Mesh\("),
+    ("from jax.sharding import PartitionSpec as P", r"P\("),
 )
-"""Each import, and the text by which it is seen that it is needed."""
+"""Each import, and the pattern by which it is seen that it is needed."""
 _TAKEN = frozenset({
     "jax", "jnp", "np", "lax", "primitives", "math", "cache", "mesh", "program", "row_numbers", "mapped", "part_0",
     "part_1", "Mesh", "NamedSharding", "P", "Path", "Layout",
@@ -109,13 +109,17 @@ def module_of(
     Raises:
       SourceError: something in it has no text that stands alone.
     """
-    closed, local = _traced(program, function, backend)
+    closed, mapped = _traced(program, function, backend)
     constants = Constants()
     names = _parameters(function.input_names)
     full = [names[n] for n in full_inputs(program)]
     local_name = f"local_{function.name}"
     body = Writer(notes, constants).function(
-        local_name, full, local, "What each device runs, on its shards."
+        local_name,
+        full,
+        mapped.params["jaxpr"],
+        "What each device runs, on its shards.",
+        _constants_of(closed, mapped),
     )
     sections = [
         _placed(program, function),
@@ -135,14 +139,23 @@ def module_of(
 
 
 def _traced(program: ShardedProgram, function: Function, backend: Backend) -> tuple[Any, Any]:
-    """The function of global arrays as JAX traces it, and what is inside of its shard_map, with no device needed."""
+    """The function of global arrays as JAX traces it, and the shard_map in it, with no device needed."""
     whole = program.mesh.whole
     grid = AbstractMesh(whole.sizes, whole.names, axis_types=(AxisType.Auto,) * len(whole.names))
     local = local_function(program, backend, MARK)
     run = global_function(program, grid, local, function.weak, function.keys)
     closed = untyped_jax.make_jaxpr(run)(*function.inputs)
     (mapped,) = (eqn for eqn in closed.jaxpr.eqns if eqn.primitive.name == "shard_map")
-    return closed, mapped.params["jaxpr"]
+    return closed, mapped
+
+
+def _constants_of(closed: Any, mapped: Any) -> dict[Any, Any]:
+    """The inputs of what a shard_map runs that are constants of the function around it, with their values."""
+    jaxpr, constants = open_jaxpr(closed)
+    known = dict(zip(jaxpr.constvars, constants, strict=True))
+    inner, _ = open_jaxpr(mapped.params["jaxpr"])
+    pairs = zip(inner.invars, mapped.invars, strict=True)
+    return {var: known[atom] for var, atom in pairs if not is_literal(atom) and atom in known}
 
 
 def is_taken(name: str) -> bool:
@@ -203,6 +216,7 @@ def _program(
     text += [*lines(mapped, 4, "mapped = "), ""]
 
     writer = Writer({}, Constants(), "mapped", indent=4)
+    writer.known.update(dict.fromkeys(open_jaxpr(closed)[0].constvars, INSIDE))
     text += writer.function("run", names, closed, "The results of flat global arrays.")
     text.append("")
     for name, values in (("ins", program.inputs), ("outs", program.outputs)):
@@ -246,7 +260,7 @@ def _docstring(about: Sequence[str]) -> str:
 
 
 def _imports(text: str) -> str:
-    needed = [line for line, seen in _IMPORTS if not line or seen in f" {text}"]
+    needed = [line for line, seen in _IMPORTS if not line or re.search(rf"(?<!\w){seen}", text)]
     return "\n".join(needed).strip()
 
 

@@ -59,12 +59,16 @@ WritesEquation = Callable[["Writer", Any], None]
 
 @dataclass(frozen=True)
 class Known:
-    """A value as text; `axes` of a number of Python that is still to be marked as varying over them."""
+    """A value as text; `axes` of a number of Python that is still to be marked as varying over them.
+
+    `is_platform`: the number of the branch that a platform takes, which `lax.platform_dependent` finds itself.
+    """
 
     text: Text
     is_array: bool = True
     number: str | None = None
     axes: tuple[str, ...] = ()
+    is_platform: bool = False
 
     @property
     def cast(self) -> Text:
@@ -72,6 +76,11 @@ class Known:
         if not self.axes:
             return self.text
         return call("lax.pcast", self.text, value_text(self.axes), to='"varying"')
+
+
+INSIDE = Known("_", is_array=False)
+"""A constant that the function which a shard_map runs has itself."""
+NOTHING_FIXED: Mapping[Any, Any] = {}
 
 
 @dataclass(eq=False)
@@ -110,15 +119,24 @@ class Writer:
     noted: int | None = None
     source: str = ""
 
-    def function(self, name: str, parameters: Sequence[str], closed: Any, doc: str) -> list[str]:
-        """The lines of a function of `parameters` that runs a closed jaxpr."""
+    def function(
+        self,
+        name: str,
+        parameters: Sequence[str],
+        closed: Any,
+        doc: str,
+        fixed: Mapping[Any, Any] = NOTHING_FIXED,
+    ) -> list[str]:
+        """The lines of a function of `parameters` that runs a closed jaxpr; inputs that are `fixed` are constants."""
         jaxpr, constants = open_jaxpr(closed)
         self.names.update(dict.fromkeys(parameters, 1))
         self.text += lines(call(name, *parameters), self.indent, "def ", ":")
         self.indent += _STEP
         self.line(f'"""{doc}"""')
-        self.bind_constants(jaxpr, constants)
-        inputs = zip(jaxpr.invars, parameters, strict=True)
+        self.bind_constants(jaxpr.constvars, constants)
+        inside = [var for var in jaxpr.invars if var in fixed]
+        self.bind_constants(inside, [fixed[var] for var in inside])
+        inputs = zip([v for v in jaxpr.invars if v not in fixed], parameters, strict=True)
         self.known.update({var: Known(parameter) for var, parameter in inputs})
         self.equations(jaxpr)
         self.text += lines(self.tuple_of(jaxpr.outvars), self.indent, "return ")
@@ -129,9 +147,9 @@ class Writer:
         """Adds one line."""
         self.text.append(f"{' ' * self.indent}{text}" if text else "")
 
-    def bind_constants(self, jaxpr: Any, constants: Sequence[Any]) -> None:
-        """Assigns the constants of a jaxpr."""
-        for var, value in zip(jaxpr.constvars, constants, strict=True):
+    def bind_constants(self, variables: Sequence[Any], constants: Sequence[Any]) -> None:
+        """Assigns the constants of a jaxpr, unless they are known."""
+        for var, value in zip(variables, constants, strict=True):
             if var in self.known:
                 continue
             name = self.fresh("constant")
@@ -175,7 +193,8 @@ class Writer:
         elif name in _WRITTEN:
             _WRITTEN[name](self, eqn)
         elif name == "shard_map":
-            self.assign(eqn, call(self.whole, *(self.cast(atom) for atom in eqn.invars)))
+            given = [atom for atom in eqn.invars if self.operand(atom) is not INSIDE]
+            self.assign(eqn, call(self.whole, *map(self.cast, given)))
         else:
             self.applied(eqn)
 
@@ -196,6 +215,10 @@ class Writer:
     def applied(self, eqn: Any) -> None:
         """An operator as an assignment."""
         operands = [self.operand(atom) for atom in eqn.invars]
+        if eqn.primitive.name == "pvary" and operands[0].is_platform:
+            self.known[eqn.outvars[0]] = operands[0]
+            return
+
         if eqn.primitive.name == "iota_2x32_shape" and prod(eqn.params["shape"]) > _WORD_NUMBERS:
             raise SourceError(f"{eqn.params['shape']} elements are more than a word numbers")
 
@@ -266,7 +289,7 @@ class Writer:
         atoms = [self.operand(atom) for atom in eqn.invars]
         if eqn.primitive.name in _RECOMPUTING:
             atoms = self.held(eqn, atoms)
-        self.bind_constants(jaxpr, constants)
+        self.bind_constants(jaxpr.constvars, constants)
         self.known.update(zip(jaxpr.invars, atoms, strict=True))
         self.equations(jaxpr)
         for var, atom in zip(eqn.outvars, jaxpr.outvars, strict=True):
@@ -324,7 +347,7 @@ class Writer:
           decorator: a line above it.
         """
         jaxpr, constants = open_jaxpr(closed)
-        self.bind_constants(jaxpr, constants)
+        self.bind_constants(jaxpr.constvars, constants)
         name = self.fresh(base)
         given = (
             self.targets(parameters, "x")

@@ -11,8 +11,8 @@ from autopar._compat import is_jaxpr, is_literal, open_jaxpr
 CALLS = {"jit": "jaxpr", "closed_call": "call_jaxpr", "custom_jvp_call": "call_jaxpr"}
 CALLS |= {"custom_vjp_call": "call_jaxpr", "core_call": "call_jaxpr", "remat": "jaxpr"}
 CALLS |= {"checkpoint": "jaxpr"}
-FUNCTIONS = ("computation",)
-"""Parameters that hold what a jaxpr beside them was made of."""
+FUNCTIONS = ("computation", "sharding", "out_sharding")
+"""Parameters that hold what a jaxpr beside them was made of, and that say nothing where all axes are split by hand."""
 SAME = {"add_any": "add"}
 """Operators that compute alike."""
 
@@ -60,12 +60,14 @@ class _Operators:
 
 
 def _read(atom: Any, known: Mapping[Any, Any]) -> Any:
-    return (complex(atom.val), str(atom.aval.dtype)) if is_literal(atom) else known[atom]
+    return (
+        (f"number {complex(atom.val)}", str(atom.aval.dtype)) if is_literal(atom) else known[atom]
+    )
 
 
 def is_number(read: Any) -> bool:
     """Whether what is read is a literal: JAX converts one while it traces."""
-    return isinstance(read, tuple) and isinstance(read[0], complex)
+    return isinstance(read, tuple) and str(read[0]).startswith("number ")
 
 
 def _is_empty(value: Any) -> bool:

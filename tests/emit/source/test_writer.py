@@ -165,3 +165,17 @@ def test_a_large_constant_is_read_from_its_file() -> None:
     exec(text, scope)
     assert constants.arrays
     np.testing.assert_array_equal(scope["again"](table)[0], 2 * table)
+
+
+def test_the_number_of_a_platform_is_found_where_the_program_runs() -> None:
+    def numbered(x: jax.Array) -> Any:
+        def chosen(number: jax.Array) -> Any:
+            return lax.switch(number, [jnp.sin, jnp.cos], x)
+
+        index = lax.platform_dependent(cpu=lambda: np.int32(1), default=lambda: np.int32(0))
+        return chosen(index)
+
+    x = np.ones(4, np.float32)
+    closed, again, text = written(numbered, x)
+    for one, other in zip(ran(closed, [x]), ran(again, [x]), strict=True):
+        np.testing.assert_array_equal(one, other, text)

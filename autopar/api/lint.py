@@ -24,6 +24,7 @@ from autopar.core.program import Move, ShardedProgram
 from autopar.errors import InvalidOption, TraceError
 from autopar.inspect.compare import axis_groups
 from autopar.inspect.lines import LocatedCollective, SourceLine, located_collectives
+from autopar.inspect.narrow import narrowed, widths_of
 from autopar.report.findings import Finding, Findings
 from autopar.report.units import format_quantity
 from autopar.search.alternatives import search_best
@@ -75,7 +76,9 @@ def lint(
     placed = _placed_arguments(compiled)
     collectives = located_collectives(compiled.as_text())
     plan, stated = _free_plan(fn, settings, args, kwargs, _mesh_of(placed))
-    program = _HandSharded(plan, stated, placed, collectives, least_share, least_bytes)
+    widths = widths_of(stated, plan.mesh)
+    narrow = [narrowed(one, widths) for one in collectives]
+    program = _HandSharded(plan, stated, placed, narrow, least_share, least_bytes)
     return program.findings()
 
 

@@ -240,3 +240,20 @@ StackFrames
         "/home/me/model.py",
         "a/b",
     )
+
+
+def test_what_cpus_widen_counts_as_it_is_sent_elsewhere() -> None:
+    """XLA for CPUs sends bfloat16 as float32."""
+
+    def halved(tree: Any) -> Any:
+        return jax.tree.map(lambda one: jax.ShapeDtypeStruct(one.shape, jnp.bfloat16), tree)
+
+    wide = autopar.lint(jitted(gathered), PARAMS, *BATCH, cluster="8xh100", least_share=0.0)
+    narrow = autopar.lint(
+        jitted(gathered), halved(PARAMS), *halved(BATCH), cluster="8xh100", least_share=0.0
+    )
+    sizes = [
+        next(one.size_bytes for one in found.findings if "constraint" in one.message)
+        for found in (wide, narrow)
+    ]
+    assert sizes == [128 * 2048 * 4, 128 * 2048 * 2]

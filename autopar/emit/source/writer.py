@@ -130,6 +130,7 @@ class Writer:
         """The lines of a function of `parameters` that runs a closed jaxpr; inputs that are `fixed` are constants."""
         jaxpr, constants = open_jaxpr(closed)
         self.names.update(dict.fromkeys(parameters, 1))
+
         self.text += lines(call(name, *parameters), self.indent, "def ", ":")
         self.indent += _STEP
         self.line(f'"""{doc}"""')

@@ -13,6 +13,7 @@ from autopar.api.bound import Bound
 from autopar.backends.known import backend_of
 from autopar.core.program import Compute, Move, ShardedProgram
 from autopar.emit.source.module import Function, Module, is_taken, module_of
+from autopar.emit.source.writer import FROM
 from autopar.emit.wrap import Keys
 from autopar.errors import SourceError
 from autopar.report.units import format_quantity
@@ -139,4 +140,4 @@ def _tensors(program: ShardedProgram, move: Move) -> str:
 
 
 def _from(source: str) -> Sequence[str]:
-    return (f"from {source}",) if source else ()
+    return (f"{FROM}{source}",) if source else ()

@@ -93,7 +93,10 @@ def test_lint_prints_json(file: Path) -> None:
         (["lint", "{file}:found", "--mesh", "data=8,model=0"], "is no axis"),
         (["verify", "{file}:missing"], "has no function 'missing'"),
         (["verify", "{file}:plain", "--cluster", "nowhere"], "nowhere"),
-        (["source", "{file}:told", "--cluster", "cpu8"], "calls a function of this process"),
+        (
+            ["source", "{file}:told", "--cluster", "cpu8"],
+            "tasks.py:29 (f) calls a function of this process",
+        ),
         (["source", "{file}:plain", "-o", "/no/such/folder/o.py"], "no directory"),
     ],
 )

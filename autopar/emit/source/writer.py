@@ -34,6 +34,8 @@ from autopar.errors import SourceError
 
 MARK = "autopar_"
 """What the name of the scope that an instruction of the program runs in begins with, before its position."""
+FROM = "from "
+"""What a note begins with that is a line of the user's."""
 _POSITION = re.compile(rf"{MARK}(\d+)")
 _STEP = 4
 _LONGEST_NAME = 20
@@ -186,7 +188,7 @@ class Writer:
         self.comment(eqn)
         if name in _CALLBACKS:
             raise SourceError(
-                f"{name} at {source_line(eqn.source_info) or 'an unknown line'} calls a function of this process on "
+                f"{name} at {self.place(eqn)} calls a function of this process on "
                 f"the host, which no text holds: leave it out of the function"
             )
         if name in _INLINED or name == OPERATOR:
@@ -209,9 +211,14 @@ class Writer:
         self.noted = position
         notes = self.notes.get(position, ())
         for note in notes:
-            if not (note.startswith("from ") and note == self.source):
+            if not (note.startswith(FROM) and note == self.source):
                 self.line(f"# {note}")
-            self.source = note if note.startswith("from ") else self.source
+            self.source = note if note.startswith(FROM) else self.source
+
+    def place(self, eqn: Any) -> str:
+        """The user's line that an equation comes from."""
+        known = self.source.removeprefix(FROM)
+        return source_line(eqn.source_info) or known or "an unknown line"
 
     def applied(self, eqn: Any) -> None:
         """An operator as an assignment."""
@@ -237,7 +244,7 @@ class Writer:
                 typed = replace(this, operands=[one.text for one in operands])
                 value = application_text(typed)
         except SourceError as error:
-            where = source_line(eqn.source_info) or "an unknown line"
+            where = self.place(eqn)
             raise SourceError(
                 f"{eqn.primitive.name} at {where} cannot be written: {error}"
             ) from error

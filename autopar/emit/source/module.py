@@ -145,7 +145,8 @@ def _traced(program: ShardedProgram, function: Function, backend: Backend) -> tu
     local = local_function(program, backend, MARK)
     run = global_function(program, grid, local, function.weak, function.keys)
     closed = untyped_jax.make_jaxpr(run)(*function.inputs)
-    (mapped,) = (eqn for eqn in closed.jaxpr.eqns if eqn.primitive.name == "shard_map")
+    jaxpr, _ = open_jaxpr(closed)
+    (mapped,) = (eqn for eqn in jaxpr.eqns if eqn.primitive.name == "shard_map")
     return closed, mapped
 
 

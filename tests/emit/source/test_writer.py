@@ -32,7 +32,7 @@ NAMES = {
 def written(function: Callable[..., Any], *args: Any) -> tuple[Any, Any, str]:
     """The jaxpr of a function, that of the text written of it, and the text."""
     closed = jax.make_jaxpr(function)(*args)
-    names = [f"x{n}" for n in range(len(closed.jaxpr.invars))]
+    names = [f"x{n}" for n in range(len(open_jaxpr(closed)[0].invars))]
     lines = Writer({}, Constants()).function("again", names, closed, "Doc.")
     text = "\n".join(lines)
     scope: dict[str, Any] = dict(NAMES)

@@ -21,7 +21,7 @@ from autopar.core.graph import OpGraph, OpNode
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement
 from autopar.core.program import Move, ShardedProgram
-from autopar.errors import InvalidOption, TraceError
+from autopar.errors import InvalidMesh, InvalidOption, TraceError
 from autopar.inspect.compare import axis_groups
 from autopar.inspect.lines import LocatedCollective, SourceLine, located_collectives
 from autopar.inspect.narrow import narrowed, widths_of
@@ -68,6 +68,7 @@ def lint(
 
     Raises:
       InvalidOption: neither the function nor its arguments say how anything is sharded.
+      InvalidMesh: `mesh` is another than theirs.
       AutoparError: as `autopar.plan`.
     """
     options, kwargs = split_options(fn, keywords)
@@ -143,6 +144,12 @@ def _free_plan(
     """The plan of the function without shardings of its own, and the graph with them."""
     free = replace(settings, in_shardings=None, out_shardings=None, mesh=settings.mesh or mesh)
     target = PlanningTarget.of(free)
+    if mesh is not None and target.meshes[0].whole.axes != tuple(mesh.items()):
+        raise InvalidMesh(
+            f"mesh is {target.meshes[0].whole}, and the function's own shardings are for "
+            f"{DeviceMesh.of(mesh)}: leave out mesh, or give that one"
+        )
+
     traced = graph_of(
         capture(fn, args, kwargs, static_argnums=settings.static_argnums),
         donate_argnums=settings.donate_argnums,

@@ -15,7 +15,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import autopar
-from autopar.errors import InvalidOption, TraceError
+from autopar.errors import InvalidMesh, InvalidOption, TraceError
 from autopar.inspect.lines import located_collectives
 
 HERE = Path(__file__)
@@ -203,6 +203,11 @@ def test_outputs_for_machines() -> None:
 def test_what_is_not_sharded_is_refused() -> None:
     with pytest.raises(InvalidOption, match="nothing is sharded"):
         autopar.lint(jax.jit(step_with(lambda h: h)), PARAMS, *BATCH, cluster="cpu8")
+
+
+def test_another_mesh_than_the_functions_own_is_refused() -> None:
+    with pytest.raises(InvalidMesh, match=r"own shardings are for \(data=2, model=4\)"):
+        autopar.lint(jitted(gathered), PARAMS, *BATCH, cluster="cpu8", mesh={"x": 8})
 
 
 def test_what_jax_refuses_is_told_in_a_line() -> None:

@@ -23,8 +23,10 @@ if TYPE_CHECKING:
         tie,
     )
     from autopar.api.front import Front, front
+    from autopar.api.lint import lint
     from autopar.api.options import PlanOptions
     from autopar.api.plan import Plan, compare
+    from autopar.api.verify import verify
     from autopar.core.mesh import DeviceMesh
     from autopar.core.placement import Placement
     from autopar.errors import AutoparError
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
     from autopar.microbatch.layers import scan_layers
     from autopar.operators import operator
     from autopar.ops.rules.user import register_rule, whole_along
+    from autopar.report.findings import Finding, Findings
+    from autopar.report.verification import Verification
     from autopar.search.progress import SearchProgress
     from autopar.search.task import SearchOptions
     from autopar.solve import SolveOptions
@@ -44,6 +48,8 @@ __all__ = [
     "Cluster",
     "Compiled",
     "DeviceMesh",
+    "Finding",
+    "Findings",
     "Front",
     "Placement",
     "Plan",
@@ -52,6 +58,7 @@ __all__ = [
     "SearchProgress",
     "SolveOptions",
     "Trainer",
+    "Verification",
     "accumulate",
     "at",
     "calibrate",
@@ -63,6 +70,7 @@ __all__ = [
     "distributed",
     "forbid",
     "front",
+    "lint",
     "load_cluster",
     "manual",
     "operator",
@@ -75,6 +83,7 @@ __all__ = [
     "scan_layers",
     "semi_auto",
     "tie",
+    "verify",
     "whole_along",
 ]
 __version__ = "0.1.0"
@@ -84,8 +93,10 @@ _HOMES = {
     "autopar.api.compiled": "Compiled compile plan",
     "autopar.api.constraints": "at data_parallel forbid manual pin replicate semi_auto tie",
     "autopar.api.front": "Front front",
+    "autopar.api.lint": "lint",
     "autopar.api.options": "PlanOptions",
     "autopar.api.plan": "Plan compare",
+    "autopar.api.verify": "verify",
     "autopar.core.mesh": "DeviceMesh",
     "autopar.core.placement": "Placement",
     "autopar.errors": "AutoparError",
@@ -93,6 +104,8 @@ _HOMES = {
     "autopar.microbatch.layers": "scan_layers",
     "autopar.operators": "operator",
     "autopar.ops.rules.user": "register_rule whole_along",
+    "autopar.report.findings": "Finding Findings",
+    "autopar.report.verification": "Verification",
     "autopar.search.progress": "SearchProgress",
     "autopar.search.task": "SearchOptions",
     "autopar.solve": "SolveOptions",

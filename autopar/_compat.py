@@ -48,6 +48,35 @@ def jax_version() -> str:
     return untyped_jax.__version__
 
 
+def use_virtual_devices(count: int) -> None:
+    """Has JAX make `count` CPU devices and use no others.
+
+    Raises:
+      RuntimeError: JAX has used devices already, and has others.
+    """
+    config: Any = untyped_jax.config
+    if config.jax_platforms != "cpu":
+        config.update("jax_platforms", "cpu")
+    if config.jax_num_cpu_devices != count:
+        config.update("jax_num_cpu_devices", count)
+
+
+def lax_function(name: str, home: str = "lax") -> str | None:
+    """How a function of jax.lax, or of jax.lax.linalg, is called in text that has `lax`; None if there is none."""
+    module: Any = untyped_jax.lax.linalg if home == "lax.linalg" else untyped_jax.lax
+    return f"{home}.{name}" if hasattr(module, name) else None
+
+
+def is_type_of_lax(kind: type) -> bool:
+    """Whether jax.lax makes this class public by its name."""
+    return getattr(untyped_jax.lax, kind.__name__, None) is kind
+
+
+def public_primitives() -> dict[str, Any]:
+    """The primitives that JAX makes public, by their names in `jax.extend.core.primitives`."""
+    return {name: getattr(primitives, name) for name in dir(primitives) if name.endswith("_p")}
+
+
 def detects_cluster() -> bool:
     """Whether JAX finds the processes of a job by itself: of SLURM, Open MPI, Kubernetes or the host of a TPU.
 
@@ -288,7 +317,11 @@ def make_mesh(
 
 
 def shard_map(
-    function: Callable[..., Any], mesh: Mesh, in_specs: Any, out_specs: Any, check_vma: bool = True
+    function: Callable[..., Any],
+    mesh: Mesh | AbstractMesh,
+    in_specs: Any,
+    out_specs: Any,
+    check_vma: bool = True,
 ) -> Callable[..., Any]:
     """`jax.shard_map` with every argument named."""
     return untyped_jax.shard_map(

@@ -16,6 +16,10 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 from rich.console import Console
 
+from autopar.commands.lint import add_lint
+from autopar.commands.source import add_source
+from autopar.commands.tools import Tools
+from autopar.commands.verify import add_verify
 from autopar.errors import AutoparError
 
 if TYPE_CHECKING:
@@ -562,3 +566,17 @@ def _one_line_warnings() -> Generator[None]:
 
 def _print(text: str) -> None:
     typer.echo(text, nl=False)
+
+
+_TOOLS = Tools(
+    load=lambda text: load_task(*parse_target(text)),
+    mesh=parse_mesh,
+    errors=_one_line_errors,
+    warnings=_one_line_warnings,
+    status=_status,
+    check_writable=check_writable,
+    show=_print,
+)
+add_lint(app, _TOOLS)
+add_source(app, _TOOLS)
+add_verify(app, _TOOLS)

@@ -150,6 +150,10 @@ class ProgramError(AutoparError):
     """A sharded program that breaks one of its invariants: always a bug of autopar, caught by `verify`."""
 
 
+class SourceError(AutoparError):
+    """A program that cannot be written as Python that imports JAX alone: it names what cannot."""
+
+
 class RuleError(AutoparError, ValueError):
     """A rule that contradicts the shapes of its operator."""
 

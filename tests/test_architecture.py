@@ -89,7 +89,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
         "trainer": "core errors emit api report distributed data checkpoint _compat",
         "autopar": f"{_INNER} report api {_JOB}",
         "demo": f"{_INNER} report api autopar",
-        "cli": f"{_INNER} report api autopar demo {_JOB}",
+        "commands": "errors cost_models _compat api",
+        "cli": f"{_INNER} report api autopar demo commands {_JOB}",
         "__main__": "cli",
     }.items()
 }

@@ -20,6 +20,7 @@ from autopar.api.placing import Maker, abstract, init, place
 from autopar.api.plan_file import PlanFile
 from autopar.api.processes import slices_of
 from autopar.api.runner import Runner
+from autopar.api.source import source_of
 from autopar.core.placement import Placement
 from autopar.core.program import ShardedProgram
 from autopar.emit.several import in_order, this_process
@@ -32,6 +33,7 @@ from autopar.report.explain import explain
 from autopar.report.render import text
 from autopar.report.summary import Report, step_schedule
 from autopar.report.timeline import Timeline
+from autopar.report.units import format_quantity
 from autopar.search.constraints.records import Constraint, Follow
 from autopar.search.constraints.stated import stated
 from autopar.search.replan import ConstraintPrice, carry_price, constraint_prices
@@ -365,6 +367,23 @@ class Plan(Figures):
           AutoparError: for a loaded plan, or another number of devices.
         """
         return Runner(self.bound, self.check_devices(devices)).lower()
+
+    def to_source(self, path: str | Path | None = None) -> str:
+        """The plan's program as a Python module that imports JAX and numpy alone, with a reason at each collective.
+
+        The module has the function under its own name, to be called as it was, and `program(devices)`, jitted, of flat
+        arrays. It needs as many devices as the mesh has. What an axis of Explicit type says is not kept.
+
+        Args:
+          path: where it is written, too; needed where constants are too large for text: they go into an .npz beside it.
+
+        Raises:
+          SourceError: something has no text that stands alone: a callback to the host, a primitive of your own.
+          AutoparError: for a loaded plan.
+        """
+        summary = self.summary
+        headline = f"{format_quantity(summary.step_time_s, 'time')} a step predicted"
+        return source_of(self.bound, None if path is None else Path(path), headline)
 
     def save(self, path: str | Path) -> None:
         """Writes the plan to `path` as JSON."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -36,15 +37,18 @@ Env = dict[int, Array]
 
 
 def local_function(
-    program: ShardedProgram, backend: Backend = UNKNOWN
+    program: ShardedProgram, backend: Backend = UNKNOWN, mark: str = ""
 ) -> Callable[..., tuple[Array, ...]]:
     """The function that every device runs: local inputs in, local outputs out.
 
-    `backend`: what compiles it.
+    Args:
+      program: routed (no Convert left).
+      backend: what compiles it.
+      mark: instruction n runs in a name scope of JAX's that is called so, and n; "": in none.
     """
     last = {value: n for n, i in enumerate(program.instructions) for value in i.ins}
     last |= dict.fromkeys(program.outputs, len(program.instructions))
-    runner = _DeviceRunner(program, last, anew(program), backend, backend.written(program))
+    runner = _DeviceRunner(program, last, anew(program), backend, backend.written(program), mark)
     numbered = list(enumerate(program.instructions))
 
     def run(*inputs: Array) -> tuple[Array, ...]:
@@ -128,15 +132,22 @@ class Runner(ABC):
 class _DeviceRunner(Runner):
     """Runs instructions inside shard_map.
 
-    `anew` is what is read through a barrier where; `backend` as in `local_function`; `held` are values that are
-    written before they are read.
+    `anew` is what is read through a barrier where; `backend` and `mark` as in `local_function`; `held` are values that
+    are written before they are read.
     """
 
     anew: dict[int, BarrierReads]
     backend: Backend
     held: frozenset[int]
+    mark: str = ""
 
     def step(self, position: int, instruction: Instruction, env: Env) -> None:
+        """Runs one instruction with the values `env`, in a scope of its own where these are marked."""
+        scope = untyped_jax.named_scope(f"{self.mark}{position}") if self.mark else nullcontext()
+        with scope:
+            self._run_one(position, instruction, env)
+
+    def _run_one(self, position: int, instruction: Instruction, env: Env) -> None:
         """Runs one instruction with the values `env`, some of which it may read through a barrier."""
         program = self.program
         due = self.anew.get(position)

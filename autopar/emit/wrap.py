@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from autopar._compat import make_mesh, shard_map, untyped_jax, weakly_typed
 from autopar._mesh import HOST, typed_by
@@ -83,13 +83,38 @@ def wrap(
     """
     ins = placements(program, program.inputs)
     outs = placements(program, program.outputs)
-    full = [n for n, value in enumerate(program.inputs) if program.local_bytes(value)]
     backend = backend_on(mesh.devices.flat[0].platform)
+    grid = device_mesh(program.mesh, tuple(mesh.devices.flat))
+    run = global_function(program, grid, local_function(program, backend), weak, keys)
+
+    return untyped_jax.jit(
+        run,
+        in_shardings=shardings(of_keys(ins, keys.inputs), mesh, tensors(program, program.inputs)),
+        out_shardings=shardings(
+            of_keys(outs, keys.outputs), mesh, tensors(program, program.outputs)
+        ),
+        donate_argnums=tuple(donated),
+    )
+
+
+def global_function(
+    program: ShardedProgram,
+    grid: Mesh | AbstractMesh,
+    local: Callable[..., tuple[jax.Array, ...]],
+    weak: Collection[int] = (),
+    keys: Keys = NO_KEYS,
+) -> Callable[..., tuple[jax.Array, ...]]:
+    """The function of flat global arrays that runs `local` on every device of `grid`, all of whose axes are Auto.
+
+    `weak` and `keys` as in `wrap`.
+    """
+    ins = placements(program, program.inputs)
+    full = full_inputs(program)
     body = shard_map(
-        _without_empty(program, full, local_function(program, backend)),
-        mesh=device_mesh(program.mesh, tuple(mesh.devices.flat)),
+        _without_empty(program, full, local),
+        mesh=grid,
         in_specs=tuple(partition_spec(ins[n]) for n in full),
-        out_specs=tuple(map(partition_spec, outs)),
+        out_specs=tuple(map(partition_spec, placements(program, program.outputs))),
         check_vma=program.proves_replication,
     )
 
@@ -105,14 +130,12 @@ def wrap(
         outs = body(*(typed_by(data(n, inputs[n]), partition_spec(ins[n])) for n in full))
         return tuple(result(n, out) for n, out in enumerate(outs))
 
-    return untyped_jax.jit(
-        run,
-        in_shardings=shardings(of_keys(ins, keys.inputs), mesh, tensors(program, program.inputs)),
-        out_shardings=shardings(
-            of_keys(outs, keys.outputs), mesh, tensors(program, program.outputs)
-        ),
-        donate_argnums=tuple(donated),
-    )
+    return run
+
+
+def full_inputs(program: ShardedProgram) -> list[int]:
+    """The positions of the inputs that have elements: only these are given to the shard_map."""
+    return [n for n, value in enumerate(program.inputs) if program.local_bytes(value)]
 
 
 def _without_empty(

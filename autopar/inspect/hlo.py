@@ -125,8 +125,13 @@ def collectives_of(compiled: Compiled) -> tuple[HloCollective, ...]:
 
 def collectives_in(text: str) -> tuple[HloCollective, ...]:
     """As `collectives_of`, of a compiled program's HLO text."""
+    return tuple(collective for collective, _ in collective_instructions(text))
+
+
+def collective_instructions(text: str) -> Iterator[tuple[HloCollective, HloInstruction]]:
+    """The collectives of a compiled program's HLO text, each with the instruction that it was read from."""
     module = parse_module(text)
-    return tuple(_walk(module, module.entry, 1, ()))
+    return _walk(module, module.entry, 1, ())
 
 
 def peak_memory_bytes(compiled: Compiled) -> int:
@@ -148,7 +153,7 @@ def peak_memory_bytes(compiled: Compiled) -> int:
 
 def _walk(
     module: HloModule, computation: str, times: int | None, begun: Collection[str]
-) -> Iterator[HloCollective]:
+) -> Iterator[tuple[HloCollective, HloInstruction]]:
     """The collectives from `computation` on, but for those in it whose channels have `begun` in an earlier fusion."""
     instructions = module.computations[computation]
     results = {instruction.name: instruction.result for instruction in instructions}
@@ -160,7 +165,7 @@ def _walk(
             continue  # the -start was it
         if kind := _KINDS.get(opcode.removesuffix("-start")):
             if _channel(instruction) not in begun:
-                yield _collective(module, kind, instruction, results, times)
+                yield _collective(module, kind, instruction, results, times), instruction
             continue
         inside = times
         if opcode == "while":

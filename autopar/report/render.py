@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Sequence
 from html import escape
 from io import StringIO
 
@@ -13,11 +14,14 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from autopar.report.brief import Detail, brief
+from autopar.report.rivals import RivalRow
 from autopar.report.sections import Heading, Section, price_section, sections
 from autopar.report.summary import Report
 from autopar.search.replan import ConstraintPrice
 
-WIDTH = 120
+WIDTH = 80
+_BLANK = re.compile(r"\n{3,}")
 
 _STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 75rem; padding: 0 1rem; color: #1c2024; }
@@ -29,17 +33,31 @@ p { color: #5a626a; margin: .4rem 0; }
 """
 
 
-def text(report: Report, prices: Sequence[ConstraintPrice] = ()) -> str:
-    """`report` as plain text of 120 columns, without colour: the same for the same report wherever it runs.
+def text(
+    report: Report,
+    prices: Sequence[ConstraintPrice] = (),
+    rivals: Sequence[RivalRow] = (),
+    details: Collection[Detail] = (),
+) -> str:
+    """`report` as plain text of 80 columns, without colour: the same for the same report wherever it runs.
 
-    `prices` are those of the plan's constraints, where they are known.
+    Args:
+      report: what the plan says.
+      prices: those of the plan's constraints, where they are known.
+      rivals: what other layouts would cost, where that is known.
+      details: what is told in full.
     """
-    return plain(rich_report(report, prices))
+    return plain(rich_report(report, prices, rivals, details))
 
 
-def rich_report(report: Report, prices: Sequence[ConstraintPrice] = ()) -> RenderableType:
-    """`report` for a rich console; `prices` as in `text`."""
-    parts = sections(report)
+def rich_report(
+    report: Report,
+    prices: Sequence[ConstraintPrice] = (),
+    rivals: Sequence[RivalRow] = (),
+    details: Collection[Detail] = (),
+) -> RenderableType:
+    """`report` for a rich console; arguments as of `text`."""
+    parts = brief(report, rivals, details)
     return rich_sections((*parts, price_section(prices, report)) if prices else parts)
 
 
@@ -48,19 +66,20 @@ def rich_sections(parts: Sequence[Section]) -> RenderableType:
     return Group(*(renderable for part in parts for renderable in _rich(part)))
 
 
-def plain(renderable: RenderableType) -> str:
-    """What a terminal of 120 columns without colour would show, lines without trailing blanks."""
+def plain(renderable: RenderableType, width: int | None = None) -> str:
+    """What a terminal without colour would show, of `WIDTH` columns by default; lines without trailing blanks."""
     out = StringIO()
     console = Console(
         file=out,
-        width=WIDTH,
+        width=width or WIDTH,
         color_system=None,
         force_terminal=False,
         force_jupyter=False,
         _environ={},
     )
     console.print(renderable)
-    return "\n".join(line.rstrip() for line in out.getvalue().strip("\n").splitlines()) + "\n"
+    lines = "\n".join(line.rstrip() for line in out.getvalue().strip("\n").splitlines()) + "\n"
+    return _BLANK.sub("\n\n", lines)
 
 
 def html(report: Report) -> str:
@@ -90,7 +109,12 @@ def _rich(part: Section) -> list[RenderableType]:
 
 def _rich_table(part: Section) -> Table:
     headed = any(column.name for column in part.columns)
-    table = Table(box=box.SIMPLE_HEAD if headed else None, show_header=headed, padding=(0, 1))
+    table = Table(
+        box=box.SIMPLE_HEAD if headed else None,
+        show_header=headed,
+        padding=(0, 1, 0, 0) if headed else (0, 1),
+    )
+
     for column in part.columns:
         table.add_column(
             Text(column.name),
@@ -98,8 +122,10 @@ def _rich_table(part: Section) -> Table:
             no_wrap=column.right,
             overflow="fold",
         )
+
     for row in part.rows:
         table.add_row(*(Text(cell) for cell in row))
+
     return table
 
 

@@ -7,6 +7,8 @@ from autopar.report.summary import TensorRow
 
 from . import make
 
+pytestmark = pytest.mark.usefixtures("wide")
+
 
 def words(text: str) -> str:
     return " ".join(text.split())
@@ -19,10 +21,7 @@ def test_an_input() -> None:
     assert "replicated over data=2" in shown
     assert "1 MiB on every device" in shown
     assert "among the largest tensors at the peak" in shown
-    assert (
-        "all_gather model [-, model] -> [-, -] model.py:50 (head) redistribution 4 MiB 50 us"
-        in shown
-    )
+    assert "all_gather over model [-, model] -> [-, -] model.py:50 (head) 4 MiB 50 us" in shown
 
 
 def test_an_input_that_nothing_moves() -> None:

@@ -19,11 +19,13 @@ from autopar.api.target import PlanningTarget
 from autopar.errors import InvalidOption, NoFeasiblePlan
 from autopar.report.axes import axes_or_new
 from autopar.report.front import front_section
+from autopar.report.notebook import front_html
 from autopar.report.render import plain, rich_sections
+from autopar.report.units import format_quantity
 from autopar.search.front import find_front
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Front:
     """The time/memory front of a function: plans, the least memory first, each faster than all that need less.
 
@@ -75,6 +77,17 @@ class Front:
 
     def __str__(self) -> str:
         return self.report()
+
+    def __repr__(self) -> str:
+        if not self.points:
+            return "Front(no points)"
+        ends = [plan.summary for plan in (self.smallest, self.fastest)]
+        memory = " to ".join(format_quantity(end.peak_memory_bytes, "bytes") for end in ends)
+        times = " to ".join(format_quantity(end.objective_s, "time") for end in ends)
+        return f"Front({len(self)} plans of {ends[0].function}: {memory} a device, {times})"
+
+    def _repr_html_(self) -> str:
+        return front_html([plan.summary for plan in self.points])
 
     def plot(self, axes: Any = None) -> Any:
         """Draws peak memory (GiB) against the objective (ms) and its bound; returns the matplotlib axes.

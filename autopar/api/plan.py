@@ -36,6 +36,7 @@ from autopar.report.compare import Comparison
 from autopar.report.compare import compare as compare_reports
 from autopar.report.diff import diff
 from autopar.report.explain import Why, explain, one_input
+from autopar.report.notebook import report_html
 from autopar.report.render import text
 from autopar.report.rivals import RivalRow
 from autopar.report.summary import Report, step_schedule
@@ -54,7 +55,7 @@ COMPARED_OPERATORS = 20_000
 """Of a function: with more, a report compares it with other layouts only when asked, as each is solved for."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Plan(Figures):
     """A plan: placements and strategies for everything, what they cost, and what is proven of them.
 
@@ -451,6 +452,12 @@ class Plan(Figures):
 
     def __str__(self) -> str:
         return self.report()
+
+    def __repr__(self) -> str:
+        return f"Plan({self.summary.in_short})"
+
+    def _repr_html_(self) -> str:
+        return report_html(self.summary)
 
     @property
     def is_bound(self) -> bool:

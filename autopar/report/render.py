@@ -93,6 +93,11 @@ def html(report: Report) -> str:
     )
 
 
+def html_part(parts: Sequence[Section]) -> str:
+    """Sections as a part of a page, as notebooks show it: tables under titles, no script and no style sheet."""
+    return f"<div>{''.join(map(_html, parts))}</div>"
+
+
 def to_json(report: Report) -> str:
     """`report` as JSON: every row, in base units (seconds, bytes)."""
     return TypeAdapter(Report).dump_json(report, indent=1).decode() + "\n"

@@ -18,6 +18,7 @@ from autopar.report.errors import ErrorShare, error_shares, standard_error_s
 from autopar.report.layout import facts_of
 from autopar.report.parallelism import Parallelism, parallelism
 from autopar.report.throughput import Throughput, throughput
+from autopar.report.units import format_quantity
 from autopar.search.constraints.carried import CarriedGroup, carried_groups
 from autopar.search.dims import is_again, origins
 from autopar.search.task import Planned
@@ -110,7 +111,7 @@ class Recomputation:
     saved_bytes: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Report:
     """What a plan says. Times are seconds a step under the plan's pricing, bytes are of one device.
 
@@ -163,6 +164,25 @@ class Report:
     throughput: Throughput = field(default_factory=Throughput)
     blocks: tuple[BlockRow, ...] = ()
     uses: tuple[UseRow, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"Report({self.in_short})"
+
+    def _repr_html_(self) -> str:
+        from autopar.report.notebook import report_html  # late: what renders reads this record
+
+        return report_html(self)
+
+    @property
+    def in_short(self) -> str:
+        """The plan in a line: function, mesh, seconds of a step, peak and gap."""
+        mesh = " x ".join(f"{name}={size}" for name, size in self.mesh)
+        figures = (
+            f"{format_quantity(self.step_time_s, 'time')} a step",
+            f"peak {format_quantity(self.peak_memory_bytes, 'bytes')}",
+            f"gap {format_quantity(self.gap, 'percent')}",
+        )
+        return f"{self.function} on {self.cluster}, {mesh}: {', '.join(figures)}"
 
     @property
     def serial_time_s(self) -> float:

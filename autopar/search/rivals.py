@@ -24,8 +24,8 @@ from autopar.search.constraints.records import (
 )
 from autopar.search.dims import is_again, rules_of
 from autopar.search.resolve import FindRule
-from autopar.search.search import find_on
-from autopar.search.task import Planned, Task, quickly, roughly
+from autopar.search.search import find_on, on_ground
+from autopar.search.task import Planned, Task, begun, quickly, roughly
 
 _SHARDED_STEPS = Steps(("all_gather", "reduce_scatter", "all_reduce", "slice", "mask"))
 _MEGATRON_STEPS = Steps(("all_reduce", "slice", "mask"))
@@ -91,6 +91,7 @@ def solved(planned: Planned, rival: Rival) -> RivalPlan:
         options=options,
         dump=None,
     )
+    (free,) = begun([free])
     ground = planned.ground
     if rival.mesh != ground.mesh or ground.graph is not task.graph:
         ground = free.ground(task.graph, ground.flow, rival.mesh)
@@ -104,11 +105,8 @@ def solved(planned: Planned, rival: Rival) -> RivalPlan:
     if limit is None or found.account.peak_memory_bytes <= limit:
         return RivalPlan(rival, found, fits=True)
     little = replace(options, solve=roughly(quickly(options.solve)))
-    try:
-        within = find_on(replace(free, memory_limit_bytes=limit, options=little), [ground])
-    except (NoFeasiblePlan, Unsolved):
-        return RivalPlan(rival, found, fits=False)
-    return RivalPlan(rival, within, fits=True)
+    within = on_ground(replace(free, memory_limit_bytes=limit, options=little), ground).planned
+    return RivalPlan(rival, within or found, fits=within is not None)
 
 
 def fsdp(graph: OpGraph, mesh: DeviceMesh) -> tuple[Constraint, ...]:

@@ -9,7 +9,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -19,15 +19,13 @@ from rich.console import Console
 from autopar.errors import AutoparError
 
 if TYPE_CHECKING:
+    from autopar.api.plan import Plan
     from autopar.parameter_server.records import Result
-    from autopar.report.summary import Report
     from autopar.search.progress import SearchProgress
-    from autopar.search.replan import ConstraintPrice
 
 app = typer.Typer(
     help="Finds the fastest way to split a JAX function over a cluster, and proves how good it is.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -47,6 +45,9 @@ _DEFAULTS = {
 _JOB_FORM = (
     "(job, loss, batch_of) or (job, loss, batch_of, options) with an autopar.parameter_server.Job"
 )
+_STANDARD_OUTPUT = Path("-")
+_WIDE = 120
+"""Columns of a table whose cells are long: sources of numbers."""
 _LINES = 10
 """Of losses that are printed, about."""
 _TASK_FORM = "(fn, example_args) or (fn, example_args, options)"
@@ -63,6 +64,24 @@ class PlanningTask:
     fn: Callable[..., Any]
     args: tuple[Any, ...]
     options: Mapping[str, Any]
+
+
+def _tell_version(is_asked: bool) -> None:
+    if is_asked:
+        from autopar.api.plan_file import autopar_version
+
+        typer.echo(f"autopar {autopar_version()}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="print the version", callback=_tell_version, is_eager=True),
+    ] = False,
+) -> None:
+    """Finds the fastest way to split a JAX function over a cluster, and proves how good it is."""
 
 
 @app.command()
@@ -84,8 +103,12 @@ def report(
         str | None, typer.Option(help="of a device, 16GiB; default: all that it has")
     ] = None,
     mode: Annotated[str | None, typer.Option(help="auto (the default) or data_parallel")] = None,
-    json: Annotated[Path | None, typer.Option(help="write the report as JSON")] = None,
-    html: Annotated[Path | None, typer.Option(help="write the report as an HTML page")] = None,
+    json: Annotated[
+        Path | None, typer.Option(help="write the report as JSON; - is standard output")
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="write the report as an HTML page; - is standard output")
+    ] = None,
     save: Annotated[Path | None, typer.Option(help="write the plan, for autopar.Plan.load")] = None,
     timeline: Annotated[
         Path | None, typer.Option(help="write the step as a trace, for ui.perfetto.dev")
@@ -100,22 +123,92 @@ def report(
         bool, typer.Option("--prices", help="what constraints and carry cost, planned for each")
     ] = False,
     time_limit: Annotated[float | None, typer.Option(help=_TIME_HELP, min=0)] = None,
+    ops: Annotated[bool, typer.Option("--ops", help="all operators")] = False,
+    collectives: Annotated[
+        bool, typer.Option("--collectives", help="collectives by source line")
+    ] = False,
+    memory: Annotated[bool, typer.Option("--memory", help="what is held at the peak")] = False,
+    why: Annotated[
+        list[str] | None, typer.Option(help="explain an input or a source line; may be repeated")
+    ] = None,
+    compare: Annotated[
+        bool | None,
+        typer.Option(
+            help="data parallelism, FSDP and Megatron beside the plan, or nothing of them"
+        ),
+    ] = None,
+    against: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE.py:FUNCTION",
+            help="a layout of your own beside them: the function returns constraints",
+        ),
+    ] = None,
 ) -> None:
     """Plan a function, or read a saved plan, and print what the plan says."""
     with _one_line_errors():
         for path in (json, html, save, timeline):
             check_writable(path)
-        given: dict[str, object] = {
-            "cluster": cluster,
-            "mesh": None if mesh is None else parse_mesh(mesh),
-            "memory_limit_bytes": None if memory_limit is None else parse_size(memory_limit),
-            "mode": mode,
-            "dump": dump,
-            "time_limit_s": time_limit,
-        }
-        given = {name: value for name, value in given.items() if value is not None}
-        made, priced = _report_of(target, given, save, timeline, verify, prices)
-        _print_report(made, priced, json, html)
+        given = _given(
+            cluster=cluster,
+            mesh=None if mesh is None else parse_mesh(mesh),
+            memory_limit_bytes=None if memory_limit is None else parse_size(memory_limit),
+            mode=mode,
+            dump=dump,
+            time_limit_s=time_limit,
+        )
+        shown = {"ops": ops, "collectives": collectives, "memory": memory, "compare": compare}
+        details = [name for name, is_shown in shown.items() if is_shown]
+        layouts = dict(map(_layout, against or ()))
+        wanted = _Wanted(details, tuple(why or ()), compare, layouts, prices, verify)
+        made = _plan_of(target, given, save, timeline, wanted)
+        _print_report(made, wanted, json, html)
+
+
+@app.command()
+def explain(
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="TARGET",
+            help="FILE.py:FUNCTION, which returns (fn, example_args), or a saved PLAN.json",
+        ),
+    ],
+    names: Annotated[
+        list[str],
+        typer.Argument(metavar="NAME...", help="paths of inputs, source lines, files"),
+    ],
+    cluster: Annotated[
+        str | None, typer.Option(help="cluster profile or its file; default: the devices present")
+    ] = None,
+    mesh: Annotated[
+        str | None, typer.Option(help="axis sizes, data=2,model=4; default: the best is searched")
+    ] = None,
+    memory_limit: Annotated[
+        str | None, typer.Option(help="of a device, 16GiB; default: all that it has")
+    ] = None,
+) -> None:
+    """Say what a plan does with inputs or at source lines, and why."""
+    with _one_line_errors():
+        given = _given(
+            cluster=cluster,
+            mesh=None if mesh is None else parse_mesh(mesh),
+            memory_limit_bytes=None if memory_limit is None else parse_size(memory_limit),
+        )
+        made = _plan_of(target, given, None, None, _Wanted())
+        _print("\n".join(made.explain(name) for name in names))
+
+
+@app.command()
+def diff(
+    this: Annotated[Path, typer.Argument(metavar="PLAN.json", help="a saved plan")],
+    other: Annotated[Path, typer.Argument(metavar="PLAN.json", help="another")],
+) -> None:
+    """List what differs between two saved plans, and whether the model can tell which is faster."""
+    with _one_line_errors():
+        from autopar.api.plan import Plan
+
+        _print(Plan.load(this).diff(Plan.load(other)))
 
 
 @app.command()
@@ -253,7 +346,8 @@ def clusters(
         from autopar.report.clusters import cluster_section, figure_section
         from autopar.report.render import plain, rich_sections
 
-        _print(plain(rich_sections((cluster_section() if name is None else figure_section(name),))))
+        section = cluster_section() if name is None else figure_section(name)
+        _print(plain(rich_sections((section,)), width=_WIDE))
 
 
 @app.command(context_settings={"allow_interspersed_args": False})
@@ -345,6 +439,8 @@ def check_writable(path: Path | None) -> None:
     Raises:
       BadArgument: if `path` is a directory, or lies in none.
     """
+    if path == _STANDARD_OUTPUT:
+        return
     if path is not None and path.is_dir():
         raise BadArgument(f"cannot write {str(path)!r}: it is a directory; name a file")
     if path is not None and not path.parent.is_dir():
@@ -452,25 +548,61 @@ def _location(error: BaseException, path: Path) -> str:
     return f" ({path}:{lines[-1]})" if lines else ""
 
 
-def _report_of(
+@dataclass(frozen=True)
+class _Wanted:
+    """What is to be told of a plan beside its first page."""
+
+    details: Sequence[Any] = ()
+    why: tuple[str, ...] = ()
+    compare: bool | None = None
+    layouts: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    prices: bool = False
+    verify: bool = False
+
+    @property
+    def needs_function(self) -> bool:
+        """Whether a saved plan cannot tell it."""
+        return self.prices or self.verify or bool(self.compare) or bool(self.layouts)
+
+
+def _given(**options: object) -> dict[str, object]:
+    """The options that were given."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _layout(text: str) -> tuple[str, Sequence[Any]]:
+    """The name and the constraints of a layout of the user's, which a function of a file returns."""
+    path, name = parse_target(text)
+    function = getattr(_run_file(path), name, None)
+    if not callable(function):
+        raise BadArgument(f"{path} has no function {name!r}")
+    with _blamed_on(path, f"{name}()"):
+        parts: object = function()
+    if not isinstance(parts, list | tuple):
+        raise BadArgument(
+            f"{path}:{name} must return constraints, [autopar.pin(...), ...]; it returned "
+            f"{type(parts).__name__}"
+        )
+    return name, cast("Sequence[Any]", parts)
+
+
+def _plan_of(
     target: str,
     given: Mapping[str, object],
     save: Path | None,
     timeline: Path | None,
-    verify: bool,
-    prices: bool,
-) -> tuple[Report, Sequence[ConstraintPrice]]:
-    """The report of a saved plan, or of a function planned now: saved, its timeline saved, its bound verified; and the
-    prices that go with it.
-    """
+    wanted: _Wanted,
+) -> Plan:
+    """A saved plan, or that of a function planned now: saved, its timeline saved, its bound verified."""
     if target.endswith(".json"):
-        if given or verify or prices or save is not None or timeline is not None:
+        if given or wanted.needs_function or save is not None or timeline is not None:
             raise BadArgument(
-                f"{target!r} is planned already: only --json and --html go with a saved plan"
+                f"{target!r} is planned already: only --json, --html, --ops, --collectives, --memory and --why go "
+                "with a saved plan"
             )
-        from autopar.api.plan_file import load
+        from autopar.api.plan import Plan
 
-        return load(Path(target)).report, ()
+        return Plan.load(Path(target))
 
     task = load_task(*parse_target(target))
     from autopar.api.compiled import plan
@@ -483,10 +615,10 @@ def _report_of(
         made.save(save)
     if timeline is not None:
         made.timeline().save(timeline)
-    if verify:
+    if wanted.verify:
         _print(f"{made.verify()}\n\n")
 
-    return made.summary, made.prices(every=prices)
+    return made
 
 
 @contextmanager
@@ -520,19 +652,32 @@ def _timed(keywords: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _print_report(
-    made: Report, prices: Sequence[ConstraintPrice], json: Path | None, html: Path | None
-) -> None:
+def _print_report(made: Plan, wanted: _Wanted, json: Path | None, html: Path | None) -> None:
+    """Writes the files that are asked for, and prints the report unless one of them is standard output."""
     from autopar.report import render
 
-    for path, write in ((json, render.to_json), (html, render.html)):
-        if path is not None:
-            path.write_text(write(made), encoding="utf-8")
+    writers = ((json, render.to_json), (html, render.html))
+    for path, write in writers:
+        if path is not None and path != _STANDARD_OUTPUT:
+            path.write_text(write(made.summary), encoding="utf-8")
+
+    printed = [write for path, write in writers if path == _STANDARD_OUTPUT]
+    for write in printed:
+        _print(write(made.summary))
+    if printed:
+        return
+
+    with _one_line_warnings():
+        rivals = made.told_rivals(wanted.compare, wanted.details, wanted.layouts)
+        prices = made.prices(every=wanted.prices)
+        explained = [made.explain(name) for name in wanted.why]
     console = Console()
     if console.is_terminal:
-        console.print(render.rich_report(made, prices))
+        console.print(render.rich_report(made.summary, prices, rivals, wanted.details))
     else:
-        _print(render.text(made, prices))
+        _print(render.text(made.summary, prices, rivals, wanted.details))
+    for text in explained:
+        _print(f"\n{text}")
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
+from html import escape
 from typing import Any, cast
 
 from pydantic import TypeAdapter

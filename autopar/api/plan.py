@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -251,14 +251,23 @@ class Plan(Figures):
             where its function has at most `COMPARED_OPERATORS` operators.
           details: what is told in full: "ops", "collectives", "memory", "compare".
         """
-        rivals = self.rivals() if self._is_compared(compare, details) else ()
+        rivals = self.told_rivals(compare, details)
         return text(self.summary, self.prices(every=prices), rivals, details)
 
-    def _is_compared(self, compare: bool | None, details: Collection[Detail]) -> bool:
+    def told_rivals(
+        self,
+        compare: bool | None = None,
+        details: Collection[Detail] = (),
+        layouts: Mapping[str, Sequence[Constraint]] | None = None,
+    ) -> tuple[RivalRow, ...]:
+        """The rivals that a report tells of, and `layouts`: arguments as of `report` and `rivals`."""
+        if layouts:
+            return self.rivals(**layouts)
         if not self.is_bound or compare is False:
-            return False
-        asked = compare is True or "compare" in details
-        return asked or len(self.bound.traced.graph.ops) <= COMPARED_OPERATORS
+            return ()
+        is_asked = compare is True or "compare" in details
+        is_quick = len(self.bound.traced.graph.ops) <= COMPARED_OPERATORS
+        return self.rivals() if is_asked or is_quick else ()
 
     def rivals(self, **layouts: Sequence[Constraint]) -> tuple[RivalRow, ...]:
         """What the layouts that people write by hand would cost on as many devices, within the same memory limit.

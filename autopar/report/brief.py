@@ -88,8 +88,9 @@ def _without(report: Report) -> str:
     """What has no price, and is in no time."""
     if not report.unpriced:
         return ""
-    more = f" and {len(report.unpriced) - 1} more" if len(report.unpriced) > 1 else ""
-    return f", without what {report.unpriced[0]}{more} takes, which has no price"
+    first, *others = report.unpriced
+    more = f" and {len(others)} more" if others else ""
+    return f", without what {first}{more} takes, which has no price"
 
 
 def _rate(number: float) -> str:

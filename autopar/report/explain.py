@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -10,6 +9,7 @@ from math import prod
 
 from autopar.errors import AutoparError
 from autopar.report.groups import group_collectives, group_operators, group_tensors
+from autopar.report.placements import parse_placement
 from autopar.report.render import plain, rich_sections
 from autopar.report.sections import (
     Heading,
@@ -102,7 +102,7 @@ def _of_tensor(report: Report, row: TensorRow, why: Why | None) -> tuple[Section
 
 def _lying(report: Report, row: TensorRow) -> list[tuple[str, str]]:
     """Each dim that is split, or could not be; what is unreduced, and over what it is replicated."""
-    dims, unreduced = _parse_placement(row.placement)
+    dims, unreduced = parse_placement(row.placement)
     size = dict(report.mesh)
     named = {axis for axes in dims for axis in axes} | set(unreduced)
     whole = {axis: count for axis, count in report.mesh if axis not in named and count > 1}
@@ -228,18 +228,6 @@ def _share_of(length: int, axes: Sequence[str], size: dict[str, int]) -> str:
     for axis in axes:
         parts *= size[axis]
     return f"{length // parts:,} of {length:,} on every device"
-
-
-def _parse_placement(placement: str) -> tuple[tuple[tuple[str, ...], ...], tuple[str, ...]]:
-    """The axes of every dim, and the unreduced ones, of a placement's text: "[data*model, -] sum(x,y)"."""
-    inner, _, tail = placement.removeprefix("[").partition("]")
-    dims = (
-        tuple(() if part == "-" else tuple(part.split("*")) for part in inner.split(", "))
-        if inner
-        else ()
-    )
-    found = re.fullmatch(r" (?:sum|max|min)\((.*)\)", tail)
-    return dims, tuple(found[1].split(",")) if found else ()
 
 
 def _unknown(report: Report, name: str) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection, Sequence
 from html import escape
 from io import StringIO
+from typing import Any
 
 from pydantic import TypeAdapter
 from rich import box
@@ -15,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from autopar.report.brief import Detail, brief
+from autopar.report.placements import parse_placement
 from autopar.report.rivals import RivalRow
 from autopar.report.sections import Heading, Section, price_section, sections
 from autopar.report.summary import Report
@@ -99,8 +102,20 @@ def html_part(parts: Sequence[Section]) -> str:
 
 
 def to_json(report: Report) -> str:
-    """`report` as JSON: every row, in base units (seconds, bytes)."""
-    return TypeAdapter(Report).dump_json(report, indent=1).decode() + "\n"
+    """`report` as JSON: every row, in base units (seconds, bytes), placements as text and as data.
+
+    A row with a `placement` has `dims`, for each dim the mesh axes that split it, and the axes over which it is
+    `unreduced`, too; an operator has `in_dims` and `out_dims`, for each operand and result.
+    """
+    fields: dict[str, Any] = json.loads(TypeAdapter(Report).dump_json(report))
+    for name in ("inputs", "outputs", "peak", "uses"):
+        for row in fields[name]:
+            dims, unreduced = parse_placement(row["placement"])
+            row |= {"dims": dims, "unreduced": unreduced}
+    for row in fields["operators"]:
+        for side in ("in", "out"):
+            row[f"{side}_dims"] = [parse_placement(text)[0] for text in row[f"{side}s"]]
+    return json.dumps(fields, indent=1, allow_nan=False) + "\n"
 
 
 def _rich(part: Section) -> list[RenderableType]:

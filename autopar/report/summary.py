@@ -17,6 +17,7 @@ from autopar.report.blocks import BlockRow, block_rows
 from autopar.report.errors import ErrorShare, error_shares, standard_error_s
 from autopar.report.layout import facts_of
 from autopar.report.parallelism import Parallelism, parallelism
+from autopar.report.placements import ON_HOST
 from autopar.report.throughput import Throughput, throughput
 from autopar.report.units import format_quantity
 from autopar.search.constraints.carried import CarriedGroup, carried_groups
@@ -361,7 +362,7 @@ def _tensor_row(
 
 
 def _where(tensor: TensorInfo, placement: Placement) -> str:
-    return f"{placement} on the host" if tensor.on_host else str(placement)
+    return f"{placement}{ON_HOST}" if tensor.on_host else str(placement)
 
 
 def _operator_rows(step: StepSchedule, program: ShardedProgram) -> tuple[OperatorRow, ...]:

@@ -2,7 +2,8 @@ import pytest
 
 from autopar.core.placement import Placement
 from autopar.errors import AutoparError
-from autopar.report.explain import _parse_placement, explain
+from autopar.report.explain import explain
+from autopar.report.placements import parse_placement
 from autopar.report.summary import TensorRow
 
 from . import make
@@ -108,4 +109,4 @@ def test_an_unknown_name_lists_what_is_close(name: str, close: str) -> None:
     ],
 )
 def test_placements_read_back(placement: Placement) -> None:
-    assert _parse_placement(str(placement)) == (placement.dims, placement.unreduced)
+    assert parse_placement(str(placement)) == (placement.dims, placement.unreduced)

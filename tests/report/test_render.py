@@ -2,11 +2,12 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import asdict, fields, replace
+from dataclasses import fields, replace
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from pydantic import TypeAdapter
 from rich.console import Console
 
 from autopar.report.blocks import BlockRow
@@ -268,7 +269,16 @@ def test_json_holds_every_field() -> None:
     report = make.report()
     data = json.loads(to_json(report))
     assert set(data) == {field.name for field in fields(Report)}
-    assert data == json.loads(json.dumps(asdict(report)))
+    assert TypeAdapter(Report).validate_python(data, extra="ignore") == report
+
+
+def test_json_holds_placements_as_data() -> None:
+    row = replace(make.report().inputs[0], placement="[data*model, -] sum(pod)")
+    data = json.loads(to_json(make.report(inputs=(row,))))
+    assert data["inputs"][0]["dims"] == [["data", "model"], []]
+    assert data["inputs"][0]["unreduced"] == ["pod"]
+    assert data["operators"][1]["in_dims"] == [[["data"], ["model"]], [["model"], []]]
+    assert data["operators"][1]["out_dims"] == [[["data"], []]]
 
 
 @pytest.mark.parametrize("field", ["step_time_s", "peak_memory_bytes", "gap"])

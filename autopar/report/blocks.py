@@ -65,7 +65,8 @@ def block_rows(planned: Planned, step: StepSchedule) -> tuple[BlockRow, ...]:
                 sums.compute_s += event.time_s * event.runs
 
     order = sorted(found, key=lambda key: (_PHASES.index(key[0]), -key[1]))
-    return tuple(_row(*key, found[key]) for key in order)
+    rows = (_row(*key, found[key]) for key in order)
+    return tuple(row for row in rows if row.compute_s or row.communication_s)
 
 
 def _row(phase: str, count: int, sums: _Sums) -> BlockRow:

@@ -191,7 +191,10 @@ def _tensors(report: Report) -> list[Section]:
     """Inputs, folded, and results that do not lie as an input does."""
     others = [row for row in report.outputs if not _is_carried(report, row)]
     kept = len(report.outputs) - len(others)
-    said = f"{kept} results lie as the inputs that they become." if kept else ""
+    results = "1 result lies as the input that it becomes"
+    if kept > 1:
+        results = f"{kept} results lie as the inputs that they become"
+    said = f"{results}." if kept else ""
     return [
         _folded("Inputs", report.inputs, said),
         *([_folded("Other results" if kept else "Results", others)] if others else []),

@@ -5,16 +5,19 @@ What the pins leave open is searched, so a rival is at least as good as the layo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from autopar.core.graph import OpGraph, OpNode
 from autopar.core.mesh import DeviceMesh
 from autopar.errors import NoFeasiblePlan, Unsolved
 from autopar.ops.rules.factor_rule import FactorRule
+from autopar.search.constraints.matching import matching_operators
 from autopar.search.constraints.modes import data_parallel
 from autopar.search.constraints.records import (
     ALL_AXES,
+    At,
     Constraint,
     Layout,
     Named,
@@ -22,12 +25,14 @@ from autopar.search.constraints.records import (
     Role,
     Steps,
 )
-from autopar.search.dims import is_again, rules_of
+from autopar.search.dims import data_labels, follow_labels, is_again, rules_of
 from autopar.search.resolve import FindRule
 from autopar.search.search import find_on, on_ground
 from autopar.search.task import Planned, Task, begun, quickly, roughly
 
 _SHARDED_STEPS = Steps(("all_gather", "reduce_scatter", "all_reduce", "slice", "mask"))
+_FORWARD = "jvp(*"
+"""The scopes of what is differentiated, in the forward pass; those of the backward pass begin otherwise."""
 _MEGATRON_STEPS = Steps(("all_reduce", "slice", "mask"))
 
 
@@ -70,7 +75,7 @@ def known_rivals(task: Task, mesh: DeviceMesh, tensor_parts: int) -> tuple[Rival
     weights = tensor_parallel_dims(graph, task.find, grid.sizes[-1])
     return (
         Rival("data parallel", mesh, data_parallel()),
-        Rival("FSDP", mesh, fsdp(graph, mesh)),
+        Rival("FSDP", mesh, fsdp(graph, task.find, mesh)),
         *([Rival("Megatron", grid, megatron(graph, weights, grid))] if weights else []),
     )
 
@@ -109,15 +114,41 @@ def solved(planned: Planned, rival: Rival) -> RivalPlan:
     return RivalPlan(rival, within or found, fits=within is not None)
 
 
-def fsdp(graph: OpGraph, mesh: DeviceMesh) -> tuple[Constraint, ...]:
-    """Data is split along its first dim over all devices, and so is the first dim that divides of every other input."""
+def fsdp(graph: OpGraph, find: FindRule, mesh: DeviceMesh) -> tuple[Constraint, ...]:
+    """Data is split along its first dim over all devices, and so is the first dim that divides of every other input.
+
+    The results of products stay split along the batch, so that it is the weights which are gathered.
+    """
     data = set(graph.batch_inputs)
     pins: list[Constraint] = [Pin(Role("data"), Layout(((ALL_AXES,),)), uneven="replicate")]
     for position, tensor in enumerate(graph.inputs):
         dim = next((d for d, size in enumerate(tensor.shape) if size % mesh.size == 0), None)
         if position not in data and dim is not None:
             pins.append(Pin(Named(tensor.name), Layout((*((),) * dim, (ALL_AXES,)))))
-    return (*pins, _SHARDED_STEPS)
+    return (*pins, *_along_the_batch(graph, find), _SHARDED_STEPS)
+
+
+def _along_the_batch(graph: OpGraph, find: FindRule) -> Iterator[Pin]:
+    """Pins of the products of the forward pass: their results are split along the batch, over all devices.
+
+    Those at one line are named together, and left alone where the batch is not the same dim of all of them.
+    """
+    labels = follow_labels(graph, find, data_labels(graph))
+    found: dict[At, set[int | None]] = defaultdict(set)
+    for op in graph.ops:
+        if op.kind == "dot_general" and op.source and op.phase == "forward":
+            own = labels.get(op.outs[0].id, ())
+            dims = (dim for dim, label in enumerate(own) if label[0] == "batch")
+            scope = _FORWARD if op.scope.startswith(_FORWARD[:-1]) else ""
+            found[At(op.source, op.kind, scope)].add(next(dims, None))
+
+    for target, dims in found.items():
+        (dim, *others) = dims
+        is_forward = target.scope or all(
+            op.phase == "forward" for op in matching_operators(target, graph)
+        )
+        if dim is not None and not others and is_forward:
+            yield Pin(target, Layout((*((),) * dim, (ALL_AXES,))), uneven="replicate")
 
 
 def megatron(

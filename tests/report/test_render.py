@@ -113,7 +113,7 @@ def test_a_report_of_many_layers_is_a_page() -> None:
 
 def test_results_that_lie_as_inputs_do_are_not_listed() -> None:
     report = make.report(carried=(CarriedGroup("output[1]", "params['layers'][0]['w1']", 1),))
-    assert "1 results lie as the inputs that they become." in text(report)
+    assert "1 result lies as the input that it becomes." in text(report)
     shown = text(report).partition("Other results")[2].partition("Collectives")[0]
     assert "output[0]" in shown
     assert "output[1]" not in shown

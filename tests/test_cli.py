@@ -477,7 +477,7 @@ def test_a_memory_limit_that_nothing_fits_in(file: Path) -> None:
         "report", f"{file}:task", "--cluster", "8xh100", "--mesh", "all=8", "--memory-limit", "1KiB"
     )
     assert line.startswith("NoFeasiblePlan: ")
-    assert "1,024 bytes" in line
+    assert "1 KiB" in line
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from autopar.api.plan import Plan
 from autopar.api.shardings import Shapes, kept, pinned
 from autopar.api.sizes import limit_of
 from autopar.api.target import PlanningTarget
+from autopar.core.sizes import exact_bytes
 from autopar.errors import InvalidOption, NoFeasiblePlan
 from autopar.report.axes import axes_or_new
 from autopar.report.front import front_section
@@ -65,8 +66,8 @@ class Front:
         if not fitting:
             least = self.smallest.peak_memory_bytes
             raise NoFeasiblePlan(
-                f"no point of the front fits in {limit:,} bytes a device: the smallest peak is {least:,} "
-                f"bytes. Give more, or use more devices.",
+                f"no point of the front fits in {exact_bytes(limit)} a device: the smallest peak is "
+                f"{exact_bytes(least)}. Give more, or use more devices.",
                 least,
             )
         return fitting[-1]

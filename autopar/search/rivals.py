@@ -43,6 +43,8 @@ class Rival:
     name: str
     mesh: DeviceMesh
     constraints: tuple[Constraint, ...]
+    holds_steps: bool = False
+    """Whether a plan that redistributes by other steps than its own is none of it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +78,7 @@ def known_rivals(task: Task, mesh: DeviceMesh, tensor_parts: int) -> tuple[Rival
     return (
         Rival("data parallel", mesh, data_parallel()),
         Rival("FSDP", mesh, fsdp(graph, task.find, mesh)),
-        *([Rival("Megatron", grid, megatron(graph, weights, grid))] if weights else []),
+        *([Rival("Megatron", grid, megatron(graph, weights, grid), True)] if weights else []),
     )
 
 
@@ -105,6 +107,9 @@ def solved(planned: Planned, rival: Rival) -> RivalPlan:
         found = find_on(free, [ground])
     except (NoFeasiblePlan, Unsolved) as error:
         return RivalPlan(rival, None, fits=False, reason=str(error))
+
+    if rival.holds_steps and not found.plan.step_kinds:
+        return RivalPlan(rival, None, fits=False, reason="sums alone do not join what it splits")
 
     limit = task.memory_limit_bytes
     if limit is None or found.account.peak_memory_bytes <= limit:

@@ -136,9 +136,9 @@ def test_a_program_above_the_limit_proves_nothing() -> None:
     """Under the least that any plan needs all is refused with proof; between that and the least peak found, without."""
     with pytest.raises(NoFeasiblePlan) as error:
         planned(1)
-    least = int(
-        str(error.value).partition("any plan needs ")[2].partition(" bytes")[0].replace(",", "")
-    )
+    told = re.search(r"any plan needs \S+ \S+ \(([\d,]+) bytes\)", str(error.value))
+    assert told is not None
+    least = int(told[1].replace(",", ""))
     peak = error.value.min_peak_bytes
     assert peak is not None
     assert least <= peak

@@ -132,7 +132,7 @@ def test_a_loaded_plan_runs_as_the_one_that_was_saved(tmp_path: Path) -> None:
     loaded = saved(plan, tmp_path)
     loaded.save(tmp_path / "again.json")
     assert (tmp_path / "again.json").read_bytes() == (tmp_path / "plan.json").read_bytes()
-    assert loaded.report() == plan.report()
+    assert loaded.report() == plan.report(compare=False)
     compiled = loaded.compile(step)
     check(compiled, step, PARAMS, X)
     bound = compiled.plan(PARAMS, X)

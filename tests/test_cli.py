@@ -16,16 +16,15 @@ from typer.testing import CliRunner
 from autopar import SearchOptions, cli, demo
 from autopar.api import compiled
 from autopar.api.plan import Plan
-from autopar.cli import (
-    BadArgument,
-    app,
+from autopar.api.user_file import (
     check_writable,
     load_task,
     parse_mesh,
     parse_size,
     parse_target,
 )
-from autopar.errors import NoFeasiblePlan, UnsupportedPrimitiveWarning
+from autopar.cli import app
+from autopar.errors import BadArgument, NoFeasiblePlan, UnsupportedPrimitiveWarning
 from autopar.report.render import text
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -65,6 +65,7 @@ def follow_labels(graph: OpGraph, find: FindRule, seeds: Mapping[int, Labels]) -
                 labels = _filled(labels, found.get(op.ins[0].id, labels))
             if any(label for dim in labels for label in dim):
                 found[tensor.id] = labels
+
     return found
 
 

@@ -60,6 +60,7 @@ class NothingFits(NoPlan):
             f"no plan on mesh {where} fits in the memory limit of {exact_bytes(limit)} a device: the smallest peak "
             f"found is {exact_bytes(smallest)}{proven}"
         )
+
         super().__init__(what, clash, f"{raise_to(smallest)}, {use_less(planned.graph)}.", smallest)
         self.where = where
         self.limit = limit

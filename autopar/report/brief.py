@@ -26,6 +26,7 @@ from autopar.report.sections import (
     collective_section,
     facts_of_search,
     memory_section,
+    operator_section,
     phase_section,
     show_axes,
     show_error,
@@ -33,6 +34,7 @@ from autopar.report.sections import (
     show_quality,
     show_share,
     show_type,
+    tensor_section,
 )
 from autopar.report.summary import CollectiveRow, Report, TensorRow
 from autopar.report.units import format_quantity
@@ -54,6 +56,23 @@ def brief(
         *_tensors(report),
         *([_collectives(report)] if "collectives" not in details else []),
         *_asked(report, details),
+    )
+
+
+def full(report: Report) -> tuple[Section, ...]:
+    """All that `report` says, in reading order."""
+    return (
+        _head(report, ()),
+        _summary(report),
+        *([_blocks(report)] if report.blocks else []),
+        memory_section(report),
+        alive_section(report),
+        tensor_section("Inputs", report.inputs),
+        tensor_section("Outputs", report.outputs),
+        operator_section(
+            "Operators", group_operators(report.operators), report.compute_time_s, report.unpriced
+        ),
+        collective_section("Collectives", group_collectives(report.collectives)),
     )
 
 

@@ -16,10 +16,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from autopar.report.brief import Detail, brief
+from autopar.report.brief import Detail, brief, full
 from autopar.report.placements import parse_placement
 from autopar.report.rivals import RivalRow
-from autopar.report.sections import Heading, Section, price_section, sections
+from autopar.report.sections import Heading, Section, price_section
 from autopar.report.summary import Report
 from autopar.search.replan import ConstraintPrice
 
@@ -87,7 +87,7 @@ def plain(renderable: RenderableType, width: int | None = None) -> str:
 
 def html(report: Report) -> str:
     """`report` as an HTML page that needs no other file."""
-    first, *rest = sections(report)
+    first, *rest = full(report)
     title = escape(first.title)
     body = "\n".join([f"<h1>{title}</h1>", _html_table(first), *(_html(part) for part in rest)])
     return (

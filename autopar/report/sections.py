@@ -10,8 +10,6 @@ from autopar.core.stages import Stages
 from autopar.report.groups import (
     CollectiveGroup,
     OperatorGroup,
-    group_collectives,
-    group_operators,
     group_tensors,
     weighty,
 )
@@ -46,21 +44,6 @@ class Section:
     note: str = ""
 
 
-def sections(report: Report) -> tuple[Section, ...]:
-    """All that `report` says, in reading order."""
-    return (
-        _overview(report),
-        memory_section(report),
-        alive_section(report),
-        tensor_section("Inputs", report.inputs),
-        tensor_section("Outputs", report.outputs),
-        operator_section(
-            "Operators", group_operators(report.operators), report.compute_time_s, report.unpriced
-        ),
-        collective_section("Collectives", group_collectives(report.collectives)),
-    )
-
-
 def price_section(prices: Sequence[ConstraintPrice], report: Report) -> Section:
     """A row for every constraint: what the objective would save without it."""
     columns = (
@@ -84,35 +67,6 @@ def price_section(prices: Sequence[ConstraintPrice], report: Report) -> Section:
     return Section("What the constraints cost", columns, rows, note)
 
 
-def cost_lines(report: Report) -> tuple[tuple[str, str], ...]:
-    """The name and value of what a step costs, and how good that is."""
-    step, serial, compute, communication = (
-        format_quantity(seconds, "time")
-        for seconds in (
-            report.step_time_s,
-            report.serial_time_s,
-            report.compute_time_s,
-            report.communication_time_s,
-        )
-    )
-    objective, bound = (
-        format_quantity(s, "time") for s in (report.objective_s, report.lower_bound_s)
-    )
-
-    return (
-        ("step time", f"{step}{show_error(report)}"),
-        (
-            "one by one",
-            f"{serial} = compute {compute} + communication {communication}{_hidden(report)}",
-        ),
-        (
-            "objective",
-            f"{objective} (what was minimised: in buckets, not overlapped, new arguments written), lower bound {bound}",
-        ),
-        ("quality", show_quality(report)),
-    )
-
-
 def show_error(report: Report) -> str:
     """The error of the step time, and what most of it is due to."""
     if report.step_error_s is None:
@@ -123,13 +77,6 @@ def show_error(report: Report) -> str:
         else "0 %"
     )
     return f" +- {share} (one standard error, mostly of {report.errors[0].source})"
-
-
-def _hidden(report: Report) -> str:
-    """The share of the communication that is hidden behind computing."""
-    if not report.hidden_time_s or not report.communication_time_s:
-        return ", nothing hidden"
-    return f", of which {show_share(report.hidden_time_s, report.communication_time_s)} hidden"
 
 
 def tensor_section(
@@ -263,17 +210,6 @@ def show_mesh(mesh: Sequence[tuple[str, int]]) -> str:
 def show_type(row: TensorRow) -> str:
     """Element type and global shape."""
     return f"{row.dtype}{list(row.shape)}"
-
-
-def _overview(report: Report) -> Section:
-    rows = (
-        ("cluster", report.cluster),
-        ("mesh", show_mesh(report.mesh)),
-        *cost_lines(report),
-        *facts_of_search(report),
-    )
-
-    return Section(f"Plan of {report.function}", (Heading(""), Heading("")), rows, FORECAST)
 
 
 def facts_of_search(report: Report) -> tuple[tuple[str, str], ...]:

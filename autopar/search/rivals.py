@@ -31,6 +31,7 @@ from autopar.search.search import find_on, on_ground
 from autopar.search.task import Planned, Task, begun, quickly, roughly
 
 _SHARDED_STEPS = Steps(("all_gather", "reduce_scatter", "all_reduce", "slice", "mask"))
+_PRODUCTS = ("dot_general", "ragged_dot_general")
 _FORWARD = "jvp(*"
 """The scopes of what is differentiated, in the forward pass; those of the backward pass begin otherwise."""
 _MEGATRON_STEPS = Steps(("all_reduce", "slice", "mask"))
@@ -211,7 +212,7 @@ class _Walk:
             return
 
         marked = self._marked(op, rule)
-        if op.kind == "dot_general" and (position := self._weight_of(op)) is not None:
+        if op.kind in _PRODUCTS and (position := self._weight_of(op)) is not None:
             marked = self._product(op, rule, position, marked)
         for tensor, dims in zip(op.outs, rule.outs, strict=True):
             own = frozenset(d for d, dim in enumerate(dims) if marked & {*dim[:1]})
@@ -222,15 +223,13 @@ class _Walk:
         self, op: OpNode, rule: FactorRule, weight: int, marked: frozenset[str]
     ) -> frozenset[str]:
         """The factors that are split in the result of a product with a weight, which is pinned for it."""
-        lhs, rhs = op.params["dimension_numbers"][0]
-        summed = (lhs, rhs)[weight]
+        summed, kept = _summed_and_kept(op, weight)
         rows = [d for d in summed if rule.ins[weight][d][0] in marked]
         if rows:
             self._pin(op, weight, rows)
             return marked
 
-        batch = op.params["dimension_numbers"][1][weight]
-        free = [d for d in range(op.ins[weight].ndim) if d not in (*summed, *batch)]
+        free = [d for d in range(op.ins[weight].ndim) if d not in (*summed, *kept)]
         widest = sorted(free, key=lambda d: -op.ins[weight].shape[d])
         dim = self._pin(op, weight, widest)
         return marked if dim is None else marked | {rule.ins[weight][dim][0]}
@@ -267,6 +266,17 @@ class _Walk:
         source, own = self._weights[op.ins[0].id]
         of_factor = {dim[0]: own[d] for d, dim in enumerate(rule.ins[0]) if dim}
         return source, tuple(of_factor.get(dim[0]) if dim else None for dim in rule.outs[0])
+
+
+def _summed_and_kept(op: OpNode, operand: int) -> tuple[Sequence[int], Sequence[int]]:
+    """The dims of an operand of a product that it sums over, and those of which each has its own matrix."""
+    if op.kind == "dot_general":
+        summed, kept = op.params["dimension_numbers"]
+        return summed[operand], kept[operand]
+    numbers = op.params["ragged_dot_dimension_numbers"]
+    summed, kept = numbers["dot_dimension_numbers"]
+    groups = numbers["rhs_group_dimensions"] if operand == 1 else ()
+    return summed[operand], (*kept[operand], *groups)
 
 
 def _grid(mesh: DeviceMesh, tensor_parts: int) -> DeviceMesh:

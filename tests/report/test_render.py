@@ -11,12 +11,11 @@ from pydantic import TypeAdapter
 from rich.console import Console
 
 from autopar.report.blocks import BlockRow
-from autopar.report.brief import Detail, brief
+from autopar.report.brief import Detail, brief, full
 from autopar.report.errors import ErrorShare
 from autopar.report.parallelism import Parallelism
 from autopar.report.render import WIDTH, html, plain, rich_report, text, to_json
 from autopar.report.rivals import RivalRow
-from autopar.report.sections import sections
 from autopar.report.summary import Report
 from autopar.report.throughput import Throughput
 from autopar.search.constraints.carried import CarriedGroup
@@ -259,7 +258,7 @@ def test_html_holds_every_cell_and_no_link() -> None:
     cells = Cells()
     cells.feed(page)
     assert cells.open == []
-    wanted = [list(row) for part in sections(make.report()) for row in part.rows]
+    wanted = [list(row) for part in full(make.report()) for row in part.rows]
     assert all(row in cells.rows for row in wanted)
     assert "http" not in page
     assert "src=" not in page

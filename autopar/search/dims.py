@@ -58,9 +58,7 @@ def follow_labels(graph: OpGraph, find: FindRule, seeds: Mapping[int, Labels]) -
 
         of_factor = _factor_labels(op, rule, found)
         for tensor, dims in zip(op.outs, rule.outs, strict=True):
-            labels: Labels = tuple(
-                tuple(of_factor.get(f, "") for f in dim) or ("",) for dim in dims
-            )
+            labels = tuple(_of_dim(_large(dim, rule), of_factor) for dim in dims)
             if op.kind in _PARTS:
                 labels = _filled(labels, found.get(op.ins[0].id, labels))
             if any(label for dim in labels for label in dim):
@@ -69,15 +67,25 @@ def follow_labels(graph: OpGraph, find: FindRule, seeds: Mapping[int, Labels]) -
     return found
 
 
-def _factor_labels(op: OpNode, rule: FactorRule, found: Mapping[int, Labels]) -> dict[str, Label]:
-    """The labels of a rule's factors: the first that an operand gives."""
-    of_factor: dict[str, Label] = {}
+def _factor_labels(
+    op: OpNode, rule: FactorRule, found: Mapping[int, Labels]
+) -> dict[str, DimLabels]:
+    """The labels of a rule's factors: the first that an operand gives. One factor may be several indices in one dim."""
+    of_factor: dict[str, DimLabels] = {}
     for tensor, dims in zip(op.ins, rule.ins, strict=True):
         for dim, labels in zip(dims, found.get(tensor.id, ()), strict=False):
-            for factor, label in zip(_large(dim, rule), labels, strict=False):
-                if label:
-                    of_factor.setdefault(factor, label)
+            factors = _large(dim, rule)
+            parts = [labels] if len(factors) == 1 else [(label,) for label in labels]
+            for factor, part in zip(factors, parts, strict=False):
+                if any(part):
+                    of_factor.setdefault(factor, part)
     return of_factor
+
+
+def _of_dim(dim: Dim, of_factor: Mapping[str, DimLabels]) -> DimLabels:
+    """The labels of a dim made of these factors."""
+    found = tuple(label for factor in dim for label in of_factor.get(factor, ("",)))
+    return found or ("",)
 
 
 def _filled(labels: Labels, operand: Labels) -> Labels:

@@ -2,45 +2,47 @@
 
 from __future__ import annotations
 
-import importlib.util
-import re
 import sys
-import traceback
 import warnings
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 from rich.console import Console
 
+from autopar.api.user_file import (
+    STANDARD_OUTPUT,
+    blamed_on,
+    check_writable,
+    load_layout,
+    load_task,
+    parse_mesh,
+    parse_size,
+    parse_target,
+    run_file,
+)
 from autopar.commands.lint import add_lint
 from autopar.commands.source import add_source
 from autopar.commands.tools import Tools
 from autopar.commands.verify import add_verify
-from autopar.errors import AutoparError
+from autopar.errors import AutoparError, BadArgument
 
 if TYPE_CHECKING:
+    from autopar.api.plan import Plan
     from autopar.parameter_server.records import Result
-    from autopar.report.summary import Report
     from autopar.search.progress import SearchProgress
-    from autopar.search.replan import ConstraintPrice
 
 app = typer.Typer(
     help="Finds the fastest way to split a JAX function over a cluster, and proves how good it is.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
 
 _TIME_HELP = "seconds of searching, then the best so far: another run may differ; default: no limit"
-_MESH_FORM = "expected NAME=SIZE,NAME=SIZE with sizes >= 1, for example data=2,model=4"
-_SIZE_FORM = (
-    "expected a number of bytes, with or without a unit, for example 16GiB, 512MiB, 80GB or 1e9"
-)
 _DEFAULTS = {
     "cluster": None,
     "mesh": None,
@@ -51,22 +53,28 @@ _DEFAULTS = {
 _JOB_FORM = (
     "(job, loss, batch_of) or (job, loss, batch_of, options) with an autopar.parameter_server.Job"
 )
+_WIDE = 120
+"""Columns of a table whose cells are long: sources of numbers."""
 _LINES = 10
 """Of losses that are printed, about."""
-_TASK_FORM = "(fn, example_args) or (fn, example_args, options)"
 
 
-class BadArgument(AutoparError):
-    """An argument of the command line that cannot be used: quotes what was given and says what is expected."""
+def _tell_version(is_asked: bool) -> None:
+    if is_asked:
+        from autopar.api.plan_file import autopar_version
+
+        typer.echo(f"autopar {autopar_version()}")
+        raise typer.Exit
 
 
-@dataclass(frozen=True)
-class PlanningTask:
-    """What a user's file asks to plan. `options` are keywords of autopar.plan, or arguments of `fn` by name."""
-
-    fn: Callable[..., Any]
-    args: tuple[Any, ...]
-    options: Mapping[str, Any]
+@app.callback()
+def main(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="print the version", callback=_tell_version, is_eager=True),
+    ] = False,
+) -> None:
+    """Finds the fastest way to split a JAX function over a cluster, and proves how good it is."""
 
 
 @app.command()
@@ -88,8 +96,12 @@ def report(
         str | None, typer.Option(help="of a device, 16GiB; default: all that it has")
     ] = None,
     mode: Annotated[str | None, typer.Option(help="auto (the default) or data_parallel")] = None,
-    json: Annotated[Path | None, typer.Option(help="write the report as JSON")] = None,
-    html: Annotated[Path | None, typer.Option(help="write the report as an HTML page")] = None,
+    json: Annotated[
+        Path | None, typer.Option(help="write the report as JSON; - is standard output")
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="write the report as an HTML page; - is standard output")
+    ] = None,
     save: Annotated[Path | None, typer.Option(help="write the plan, for autopar.Plan.load")] = None,
     timeline: Annotated[
         Path | None, typer.Option(help="write the step as a trace, for ui.perfetto.dev")
@@ -104,22 +116,92 @@ def report(
         bool, typer.Option("--prices", help="what constraints and carry cost, planned for each")
     ] = False,
     time_limit: Annotated[float | None, typer.Option(help=_TIME_HELP, min=0)] = None,
+    ops: Annotated[bool, typer.Option("--ops", help="all operators")] = False,
+    collectives: Annotated[
+        bool, typer.Option("--collectives", help="collectives by source line")
+    ] = False,
+    memory: Annotated[bool, typer.Option("--memory", help="what is held at the peak")] = False,
+    why: Annotated[
+        list[str] | None, typer.Option(help="explain an input or a source line; may be repeated")
+    ] = None,
+    compare: Annotated[
+        bool | None,
+        typer.Option(
+            help="data parallelism, FSDP and Megatron beside the plan, or nothing of them"
+        ),
+    ] = None,
+    against: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE.py:FUNCTION",
+            help="a layout of your own beside them: the function returns constraints",
+        ),
+    ] = None,
 ) -> None:
     """Plan a function, or read a saved plan, and print what the plan says."""
     with _one_line_errors():
         for path in (json, html, save, timeline):
             check_writable(path)
-        given: dict[str, object] = {
-            "cluster": cluster,
-            "mesh": None if mesh is None else parse_mesh(mesh),
-            "memory_limit_bytes": None if memory_limit is None else parse_size(memory_limit),
-            "mode": mode,
-            "dump": dump,
-            "time_limit_s": time_limit,
-        }
-        given = {name: value for name, value in given.items() if value is not None}
-        made, priced = _report_of(target, given, save, timeline, verify, prices)
-        _print_report(made, priced, json, html)
+        given = _given(
+            cluster=cluster,
+            mesh=None if mesh is None else parse_mesh(mesh),
+            memory_limit_bytes=None if memory_limit is None else parse_size(memory_limit),
+            mode=mode,
+            dump=dump,
+            time_limit_s=time_limit,
+        )
+        shown = {"ops": ops, "collectives": collectives, "memory": memory, "compare": compare}
+        details = [name for name, is_shown in shown.items() if is_shown]
+        layouts = dict(map(load_layout, against or ()))
+        wanted = _Wanted(details, tuple(why or ()), compare, layouts, prices, verify)
+        made = _plan_of(target, given, save, timeline, wanted)
+        _print_report(made, wanted, json, html)
+
+
+@app.command()
+def explain(
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="TARGET",
+            help="FILE.py:FUNCTION, which returns (fn, example_args), or a saved PLAN.json",
+        ),
+    ],
+    names: Annotated[
+        list[str],
+        typer.Argument(metavar="NAME...", help="paths of inputs, source lines, files"),
+    ],
+    cluster: Annotated[
+        str | None, typer.Option(help="cluster profile or its file; default: the devices present")
+    ] = None,
+    mesh: Annotated[
+        str | None, typer.Option(help="axis sizes, data=2,model=4; default: the best is searched")
+    ] = None,
+    memory_limit: Annotated[
+        str | None, typer.Option(help="of a device, 16GiB; default: all that it has")
+    ] = None,
+) -> None:
+    """Say what a plan does with inputs or at source lines, and why."""
+    with _one_line_errors():
+        given = _given(
+            cluster=cluster,
+            mesh=None if mesh is None else parse_mesh(mesh),
+            memory_limit_bytes=None if memory_limit is None else parse_size(memory_limit),
+        )
+        made = _plan_of(target, given, None, None, _Wanted())
+        _print("\n".join(made.explain(name) for name in names))
+
+
+@app.command()
+def diff(
+    this: Annotated[Path, typer.Argument(metavar="PLAN.json", help="a saved plan")],
+    other: Annotated[Path, typer.Argument(metavar="PLAN.json", help="another")],
+) -> None:
+    """List what differs between two saved plans, and whether the model can tell which is faster."""
+    with _one_line_errors():
+        from autopar.api.plan import Plan
+
+        _print(Plan.load(this).diff(Plan.load(other)))
 
 
 @app.command()
@@ -257,7 +339,8 @@ def clusters(
         from autopar.report.clusters import cluster_section, figure_section
         from autopar.report.render import plain, rich_sections
 
-        _print(plain(rich_sections((cluster_section() if name is None else figure_section(name),))))
+        section = cluster_section() if name is None else figure_section(name)
+        _print(plain(rich_sections((section,)), width=_WIDE))
 
 
 @app.command(context_settings={"allow_interspersed_args": False})
@@ -298,83 +381,6 @@ def launch(
     raise typer.Exit(code)
 
 
-def parse_mesh(text: str) -> dict[str, int]:
-    """Axis sizes by name from "data=2,model=4", major to minor.
-
-    Raises:
-      BadArgument: if `text` has another form, or names an axis twice.
-    """
-    axes: dict[str, int] = {}
-    for part in text.split(","):
-        found = re.fullmatch(r"\s*([A-Za-z_]\w*)\s*=\s*(\d{1,9})\s*", part)
-        if found is None or int(found[2]) < 1:
-            raise BadArgument(f"--mesh {text!r}: {part!r} is no axis; {_MESH_FORM}")
-        if found[1] in axes:
-            raise BadArgument(f"--mesh {text!r} names axis {found[1]!r} twice; {_MESH_FORM}")
-        axes[found[1]] = int(found[2])
-    return axes
-
-
-def parse_size(text: str) -> int:
-    """Bytes from "16GiB", "16GB", "512MiB" or "1e9"; units in either case, fractions of a byte dropped.
-
-    Raises:
-      BadArgument: if `text` has another form, or is less than a byte.
-    """
-    from autopar.api.sizes import parsed_size
-
-    size = parsed_size(text)
-    if size is None:
-        raise BadArgument(f"--memory-limit {text!r}: {_SIZE_FORM}")
-    return size
-
-
-def parse_target(text: str) -> tuple[Path, str]:
-    """The file and the function's name from "FILE.py:FUNCTION".
-
-    Raises:
-      BadArgument: if `text` has another form, or there is no such file.
-    """
-    file, _, function = text.rpartition(":")
-    if not file.endswith(".py") or not function.isidentifier():
-        raise BadArgument(f"{text!r} is neither FILE.py:FUNCTION nor a saved PLAN.json")
-    if not Path(file).is_file():
-        raise BadArgument(f"{text!r}: there is no file {file!r}")
-    return Path(file), function
-
-
-def check_writable(path: Path | None) -> None:
-    """Refuses a file that cannot be written, before the time for planning is spent.
-
-    Raises:
-      BadArgument: if `path` is a directory, or lies in none.
-    """
-    if path is not None and path.is_dir():
-        raise BadArgument(f"cannot write {str(path)!r}: it is a directory; name a file")
-    if path is not None and not path.parent.is_dir():
-        raise BadArgument(f"cannot write {str(path)!r}: there is no directory {str(path.parent)!r}")
-
-
-def load_task(path: Path, name: str) -> PlanningTask:
-    """What function `name` of the file at `path` asks to plan. The file is run, as an import would.
-
-    Raises:
-      BadArgument: if the file or the function raises, there is no such function, or it returns something else.
-    """
-    function = getattr(_run_file(path), name, None)
-    if not callable(function):
-        raise BadArgument(f"{path} has no function {name!r}")
-    with _blamed_on(path, f"{name}()"):
-        result: object = function()
-    kind = type(result).__name__
-    parts = cast("tuple[Any, ...]", result) if isinstance(result, tuple) else ()
-    task = _task_of(parts)
-    if task is None:
-        found = f"({', '.join(type(part).__name__ for part in parts)})" if parts else kind
-        raise BadArgument(f"{path}:{name} must return {_TASK_FORM}, it returned {found}")
-    return task
-
-
 def _job_of(path: Path, name: str) -> tuple[Any, Any, Any, Mapping[str, Any]]:
     """The job, loss, batches and options that a function of the user's file returns, for other processes too.
 
@@ -384,10 +390,10 @@ def _job_of(path: Path, name: str) -> tuple[Any, Any, Any, Mapping[str, Any]]:
     from autopar.parameter_server.cluster import ray
     from autopar.parameter_server.records import Job
 
-    function = getattr(module := _run_file(path), name, None)
+    function = getattr(module := run_file(path), name, None)
     if not callable(function):
         raise BadArgument(f"{path} has no function {name!r}")
-    with _blamed_on(path, f"{name}()"):
+    with blamed_on(path, f"{name}()"):
         result: object = function()
     kind = type(result).__name__
     parts: list[Any] = [*cast("tuple[Any, ...]", result)] if isinstance(result, tuple) else []
@@ -410,71 +416,45 @@ def _print_last(result: Result) -> None:
         typer.echo(f"a server was lost at update {restore.lost_at}; restored {restore.version}")
 
 
-def _task_of(parts: Sequence[Any]) -> PlanningTask | None:
-    """The task that a function's result stands for; None if it has another form."""
-    if len(parts) not in (2, 3):
-        return None
-    fn, args, *rest = parts
-    options: Any = rest[0] if rest else {}
-    if not (callable(fn) and isinstance(args, tuple | list) and isinstance(options, Mapping)):
-        return None
-    return PlanningTask(fn, tuple(cast("Sequence[Any]", args)), cast("Mapping[str, Any]", options))
+@dataclass(frozen=True)
+class _Wanted:
+    """What is to be told of a plan beside its first page."""
+
+    details: Sequence[Any] = ()
+    why: tuple[str, ...] = ()
+    compare: bool | None = None
+    layouts: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    prices: bool = False
+    verify: bool = False
+
+    @property
+    def needs_function(self) -> bool:
+        """Whether a saved plan cannot tell it."""
+        return self.prices or self.verify or bool(self.compare) or bool(self.layouts)
 
 
-def _run_file(path: Path) -> object:
-    module_name = f"_autopar_report_{path.stem}"
-    spec = importlib.util.spec_from_file_location(module_name, path)
-    if spec is None or spec.loader is None:
-        raise BadArgument(f"{path} cannot be loaded as Python")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[module_name] = module
-    sys.path.insert(0, str(path.resolve().parent))
-    with _blamed_on(path, "the file"):
-        spec.loader.exec_module(module)
-    return module
+def _given(**options: object) -> dict[str, object]:
+    """The options that were given."""
+    return {name: value for name, value in options.items() if value is not None}
 
 
-@contextmanager
-def _blamed_on(path: Path, what: str) -> Generator[None]:
-    """Turns whatever the user's code raises into one line: the exception and where in the file it came from."""
-    try:
-        yield
-    except (Exception, SystemExit) as error:
-        last = traceback.format_exception_only(error)[-1].strip()
-        raise BadArgument(f"{path}: {what} raised {last}{_location(error, path)}") from error
-
-
-def _location(error: BaseException, path: Path) -> str:
-    """The innermost line of the user's file that `error` passed through; "" if it passed through none."""
-    if isinstance(error, SyntaxError):
-        return f" ({error.filename}:{error.lineno})"
-    lines = [
-        frame.lineno
-        for frame in traceback.extract_tb(error.__traceback__)
-        if Path(frame.filename) == path
-    ]
-    return f" ({path}:{lines[-1]})" if lines else ""
-
-
-def _report_of(
+def _plan_of(
     target: str,
     given: Mapping[str, object],
     save: Path | None,
     timeline: Path | None,
-    verify: bool,
-    prices: bool,
-) -> tuple[Report, Sequence[ConstraintPrice]]:
-    """The report of a saved plan, or of a function planned now: saved, its timeline saved, its bound verified; and the
-    prices that go with it.
-    """
+    wanted: _Wanted,
+) -> Plan:
+    """A saved plan, or that of a function planned now: saved, its timeline saved, its bound verified."""
     if target.endswith(".json"):
-        if given or verify or prices or save is not None or timeline is not None:
+        if given or wanted.needs_function or save is not None or timeline is not None:
             raise BadArgument(
-                f"{target!r} is planned already: only --json and --html go with a saved plan"
+                f"{target!r} is planned already: only --json, --html, --ops, --collectives, --memory and --why go "
+                "with a saved plan"
             )
-        from autopar.api.plan_file import load
+        from autopar.api.plan import Plan
 
-        return load(Path(target)).report, ()
+        return Plan.load(Path(target))
 
     task = load_task(*parse_target(target))
     from autopar.api.compiled import plan
@@ -487,10 +467,10 @@ def _report_of(
         made.save(save)
     if timeline is not None:
         made.timeline().save(timeline)
-    if verify:
+    if wanted.verify:
         _print(f"{made.verify()}\n\n")
 
-    return made.summary, made.prices(every=prices)
+    return made
 
 
 @contextmanager
@@ -524,19 +504,32 @@ def _timed(keywords: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _print_report(
-    made: Report, prices: Sequence[ConstraintPrice], json: Path | None, html: Path | None
-) -> None:
+def _print_report(made: Plan, wanted: _Wanted, json: Path | None, html: Path | None) -> None:
+    """Writes the files that are asked for, and prints the report unless one of them is standard output."""
     from autopar.report import render
 
-    for path, write in ((json, render.to_json), (html, render.html)):
-        if path is not None:
-            path.write_text(write(made), encoding="utf-8")
+    writers = ((json, render.to_json), (html, render.html))
+    for path, write in writers:
+        if path is not None and path != STANDARD_OUTPUT:
+            path.write_text(write(made.summary), encoding="utf-8")
+
+    printed = [write for path, write in writers if path == STANDARD_OUTPUT]
+    for write in printed:
+        _print(write(made.summary))
+    if printed:
+        return
+
+    with _one_line_warnings():
+        rivals = made.told_rivals(wanted.compare, wanted.details, wanted.layouts)
+        prices = made.prices(every=wanted.prices)
+        explained = [made.explain(name) for name in wanted.why]
     console = Console()
     if console.is_terminal:
-        console.print(render.rich_report(made, prices))
+        console.print(render.rich_report(made.summary, prices, rivals, wanted.details))
     else:
-        _print(render.text(made, prices))
+        _print(render.text(made.summary, prices, rivals, wanted.details))
+    for text in explained:
+        _print(f"\n{text}")
 
 
 @contextmanager

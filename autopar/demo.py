@@ -35,8 +35,9 @@ from autopar.emit.measure import (
 from autopar.errors import AutoparError
 from autopar.inspect.compare import ProgramComparison, compare
 from autopar.inspect.hlo import collectives_of, compile_unmerged
+from autopar.report.brief import brief
 from autopar.report.render import rich_sections
-from autopar.report.sections import Section, sections, tensor_section
+from autopar.report.sections import Section, tensor_section
 from autopar.report.summary import Report
 from autopar.report.units import format_quantity
 
@@ -209,11 +210,12 @@ def show(console: Console, example: Example, outcome: DemoOutcome) -> None:
 
 def _short(report: Report) -> list[Section]:
     """What a report begins with, the placements of all inputs but the optimiser's, and the collectives."""
-    first, *rest = sections(report)
+    first, summary, *rest = brief(report)
     rows = [row for row in report.inputs if "['opt']" not in row.name]
     title = "Inputs" if len(rows) == len(report.inputs) else "Inputs, without the optimiser's"
     return [
         first,
+        summary,
         tensor_section(title, rows),
         *(section for section in rest if section.title == "Collectives"),
     ]

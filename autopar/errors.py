@@ -185,6 +185,10 @@ class GradientMismatch(ParameterServerError, ValueError):
     """A gradient whose shape or type is not that of its parameter."""
 
 
+class BadArgument(AutoparError):
+    """An argument of the command line that cannot be used: quotes what was given and says what is expected."""
+
+
 def users_level() -> int:
     """The stack level, for a warning of the caller, of the first frame outside of autopar."""
     frame = inspect.currentframe()

@@ -175,6 +175,12 @@ def _found(name_or_path: str | Path, folder: Path) -> tuple[ClusterProfile, Path
     raise UnknownClusterError(f"unknown cluster {name!r}{_hint(name)}")
 
 
+def _is_name(name: str) -> bool:
+    """Whether a cluster is called so, whatever its size."""
+    profiles = _cluster_profiles()
+    return any(p.name == name or _sizes_in(name, p) is not None for p in profiles)
+
+
 def _built(
     name: str,
     profile: ClusterProfile,
@@ -309,7 +315,8 @@ def _split_hint(profile: ClusterProfile, sizes: tuple[int, ...]) -> str:
 def _hint(name: str) -> str:
     """What is known, the closest first."""
     known = known_clusters()
-    close = get_close_matches(name, known, n=3, cutoff=0.5)
+    lower = name.lower()
+    close = [lower] if _is_name(lower) else get_close_matches(lower, known, n=3, cutoff=0.5)
     meant = f"; did you mean {' or '.join(map(repr, close))}?" if close else "."
     patterns = [profile.pattern for profile in _cluster_profiles() if profile.pattern]
     return f"{meant} Known are {', '.join(known)}, with other sizes {', '.join(patterns)}, and paths of .toml files."

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
+from html import escape
 from typing import Any, cast
 
 from pydantic import TypeAdapter
@@ -15,7 +16,7 @@ from cost_models.terms import Terms
 from cost_models.topology import Level, Link, Topology
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Cluster:
     """`topology.device_count` copies of `device`, connected as `topology` says.
 
@@ -27,6 +28,19 @@ class Cluster:
     device: Device
     topology: Topology
     errors: Mapping[str, float] = field(default_factory=dict[str, float], compare=False, repr=False)
+
+    def __repr__(self) -> str:
+        return f"Cluster({self.in_short})"
+
+    def _repr_html_(self) -> str:
+        return f"<p>{escape(self.in_short)}</p>"
+
+    @property
+    def in_short(self) -> str:
+        """Its name, how many devices of which kind it has, with how much memory, and in which levels."""
+        levels = " x ".join(f"{level.size} ({level.name})" for level in self.topology.levels)
+        memory = f"{self.device.memory_bytes / 2**30:.3g} GiB"
+        return f"{self.name}: {self.device_count} x {self.device.name} of {memory}, {levels}"
 
     @property
     def device_count(self) -> int:

@@ -16,16 +16,15 @@ from typer.testing import CliRunner
 from autopar import SearchOptions, cli, demo
 from autopar.api import compiled
 from autopar.api.plan import Plan
-from autopar.cli import (
-    BadArgument,
-    app,
+from autopar.api.user_file import (
     check_writable,
     load_task,
     parse_mesh,
     parse_size,
     parse_target,
 )
-from autopar.errors import NoFeasiblePlan, UnsupportedPrimitiveWarning
+from autopar.cli import app
+from autopar.errors import BadArgument, NoFeasiblePlan, UnsupportedPrimitiveWarning
 from autopar.report.render import text
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -348,7 +347,7 @@ def test_a_front_is_searched_printed_and_saved(file: Path, tmp_path: Path) -> No
     assert result.exit_code == 0, result.stderr
     assert "Time and memory of step" in result.stdout
     saved = sorted(tmp_path.glob("plan_*.json"))
-    assert len(saved) == result.stdout.count("all=2 (2 devices)") >= 1
+    assert len(saved) == result.stdout.count("  all=2\n") >= 1
     assert [Plan.load(path).summary.function for path in saved] == ["step"] * len(saved)
     assert "there is no such directory" in refused(
         "front", f"{file}:task", "--save", tmp_path / "gone"
@@ -365,6 +364,7 @@ def test_a_function_is_planned_reported_and_saved(file: Path, tmp_path: Path) ->
     result = run(
         *("report", f"{file}:task", "--cluster", "8xh100", "--mesh", "data=2,model=4"),
         *("--save", plan, "--html", page, "--json", data, "--dump", stages, "--timeline", trace),
+        "--no-compare",
     )
     assert result.exit_code == 0, result.stderr
     assert result.stderr == ""
@@ -372,7 +372,7 @@ def test_a_function_is_planned_reported_and_saved(file: Path, tmp_path: Path) ->
     assert loaded.summary.function == "step"
     assert loaded.summary.mesh == (("data", 2), ("model", 4))
     assert result.stdout == text(loaded.summary)
-    assert "model.py:5 (step)" in result.stdout
+    assert "model.py:5" in run("report", plan, "--ops").stdout
     assert json.loads(data.read_text())["step_time_s"] == loaded.step_time_s
     assert "Plan of step" in page.read_text()
     assert any(stages.iterdir())
@@ -382,6 +382,76 @@ def test_a_function_is_planned_reported_and_saved(file: Path, tmp_path: Path) ->
     again = run("report", plan, "--json", tmp_path / "again.json")
     assert again.stdout == result.stdout
     assert (tmp_path / "again.json").read_text() == data.read_text()
+
+
+def test_json_goes_to_standard_output(file: Path, tmp_path: Path) -> None:
+    given = (f"{file}:task", "--cluster", "8xh100", "--mesh", "all=8")
+    saved = tmp_path / "plan.json"
+    data = json.loads(run("report", *given, "--save", saved, "--json", "-").stdout)
+    assert data["mesh"] == [["all", 8]]
+    assert data["inputs"][0]["dims"] == [[], []] or data["inputs"][0]["dims"][0] == ["all"]
+    assert json.loads(run("report", saved, "--json", "-").stdout) == data
+
+
+def test_details_are_told_when_asked(file: Path) -> None:
+    given = ("report", f"{file}:task", "--cluster", "8xh100", "--mesh", "data=2,model=4")
+    plain = run(*given)
+    assert "instead" in plain.stdout
+    assert all(title not in plain.stdout for title in ("Operators", "Largest", "Beside other"))
+    told = run(*given, "--ops", "--collectives", "--memory", "--compare", "--why", "w").stdout
+    for title in (
+        "Operators, forward",
+        "Largest at the peak",
+        "Beside other layouts",
+        "w, an input",
+    ):
+        assert title in told
+    assert "next best" in told
+
+
+def test_a_layout_of_ones_own_stands_beside(file: Path) -> None:
+    file.write_text(
+        STEP
+        + """
+def by_hand():
+    import autopar
+    return [autopar.pin("w", jax.P("all"))]
+
+def wrong():
+    return 3
+"""
+    )
+    given = ("report", f"{file}:task", "--cluster", "8xh100", "--mesh", "all=8")
+    told = " ".join(run(*given, "--against", f"{file}:by_hand").stdout.split())
+    assert "by_hand" in told
+    assert "must return constraints" in refused(*given, "--against", f"{file}:wrong")
+    assert "has no function" in refused(*given, "--against", f"{file}:gone")
+    assert "is planned already" in refused("report", "plan.json", "--against", f"{file}:by_hand")
+
+
+def test_plans_are_explained_and_compared(file: Path, tmp_path: Path) -> None:
+    given = (f"{file}:task", "--cluster", "8xh100", "--mesh", "all=8")
+    told = run("explain", *given, "w", "model.py:5").stdout
+    assert "w, an input of step" in told
+    assert "Operators at model.py:5" in told
+    assert "has no input, output or source line" in refused("explain", *given, "gone")
+
+    one, other = tmp_path / "one.json", tmp_path / "other.json"
+    run("report", *given, "--no-compare", "--save", one)
+    run("report", *given, "--no-compare", "--save", other, "--mode", "data_parallel")
+    assert "w, an input of step" in run("explain", one, "w").stdout
+    assert "searched" in run("diff", one, other).stdout
+    assert "No differences" in run("diff", one, one).stdout
+    assert "no such file" in refused("diff", one, tmp_path / "gone.json")
+
+
+def test_the_version_is_told() -> None:
+    assert re.fullmatch(r"autopar \S+\n", run("--version").stdout)
+
+
+def test_a_cluster_in_other_case_is_meant(file: Path) -> None:
+    line = refused("report", f"{file}:task", "--cluster", "8xH100")
+    assert "did you mean '8xh100'?" in line
 
 
 def test_prices_are_told_when_asked(file: Path, tmp_path: Path) -> None:
@@ -406,7 +476,7 @@ def test_a_memory_limit_that_nothing_fits_in(file: Path) -> None:
         "report", f"{file}:task", "--cluster", "8xh100", "--mesh", "all=8", "--memory-limit", "1KiB"
     )
     assert line.startswith("NoFeasiblePlan: ")
-    assert "1,024 bytes" in line
+    assert "1 KiB" in line
 
 
 @pytest.mark.parametrize(

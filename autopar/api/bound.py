@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, update_wrapper
 from pathlib import Path
@@ -23,12 +23,14 @@ from autopar.cost.pricing import MakePricing, Pricing, Roofline
 from autopar.discover import find_rule
 from autopar.emit.wrap import device_mesh
 from autopar.errors import InvalidOption
+from autopar.report.rivals import RivalRow, rival_row
 from autopar.report.summary import Report, summarise
 from autopar.search.constraints.carried import released
 from autopar.search.constraints.modes import constraints_of
 from autopar.search.constraints.records import Constraint
 from autopar.search.replan import replan
 from autopar.search.resolve import found_rules
+from autopar.search.rivals import Rival, RivalPlan, known_rivals, solved
 from autopar.search.task import Planned, Task
 from autopar.trace import Traced, fingerprint
 from autopar.trace.arguments import function_name
@@ -113,6 +115,22 @@ class Bound:
                 found_rules=tuple(f"{kind} ({op.source})" for kind, (op, _) in rules.items()),
                 priced_for=self.priced_for,
             )
+
+    def rivals(self, given: Mapping[str, Sequence[Constraint]]) -> tuple[RivalRow, ...]:
+        """What data parallelism, FSDP, Megatron and the `given` constraints, by name, would cost on as many devices."""
+        planned = self.planned
+        mesh = planned.plan.stage.mesh
+        server = self.cluster.topology.levels[-1].size
+        known = known_rivals(planned.task, mesh, server)
+        own = (Rival(name, mesh, checked(constraints)) for name, constraints in given.items())
+        with collection_paused():
+            return tuple(self._rival_row(solved(planned, rival)) for rival in (*known, *own))
+
+    def _rival_row(self, found: RivalPlan) -> RivalRow:
+        if found.planned is None:
+            return RivalRow(found.rival.name, found.rival.mesh.whole.axes, reason=found.reason)
+        report = replace(self, planned=found.planned).report()
+        return rival_row(found.rival.name, report, found.fits)
 
     def file(self, report: Report) -> PlanFile:
         """All that is known of the plan without its function; `report` is that of the plan."""

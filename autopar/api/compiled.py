@@ -21,7 +21,9 @@ from autopar.api.plan import Plan
 from autopar.api.plan_file import PlanSignature
 from autopar.api.runner import UNKNOWN, Runner
 from autopar.errors import SignatureMismatch
+from autopar.report.notebook import lines_html
 from autopar.search.task import SearchOptions
+from autopar.trace.arguments import function_name
 from autopar.trace.flat import TRACING
 from cost_models import Cluster
 
@@ -55,6 +57,18 @@ class Compiled:
             )
         result = self._calls.attempt(args, kwargs)
         return self._calls.call(args, kwargs) if result is UNKNOWN else result
+
+    def __repr__(self) -> str:
+        return f"Compiled({self._in_short})"
+
+    def _repr_html_(self) -> str:
+        return lines_html(self._in_short, [plan.summary.in_short for plan in self.plans])
+
+    @property
+    def _in_short(self) -> str:
+        count = len(self.plans)
+        planned = f"{count} plan{'' if count == 1 else 's'}" if count else "not planned yet"
+        return f"{function_name(self.__wrapped__)}, {planned}"
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         """The method of an instance, which is its first argument: a pytree, an object of a library, or static."""

@@ -16,14 +16,17 @@ from autopar.api.plan import Plan
 from autopar.api.shardings import Shapes, kept, pinned
 from autopar.api.sizes import limit_of
 from autopar.api.target import PlanningTarget
+from autopar.core.sizes import exact_bytes
 from autopar.errors import InvalidOption, NoFeasiblePlan
 from autopar.report.axes import axes_or_new
 from autopar.report.front import front_section
+from autopar.report.notebook import front_html
 from autopar.report.render import plain, rich_sections
+from autopar.report.units import format_quantity
 from autopar.search.front import find_front
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Front:
     """The time/memory front of a function: plans, the least memory first, each faster than all that need less.
 
@@ -63,8 +66,8 @@ class Front:
         if not fitting:
             least = self.smallest.peak_memory_bytes
             raise NoFeasiblePlan(
-                f"no point of the front fits in {limit:,} bytes a device: the smallest peak is {least:,} "
-                f"bytes. Give more, or use more devices.",
+                f"no point of the front fits in {exact_bytes(limit)} a device: the smallest peak is "
+                f"{exact_bytes(least)}. Give more, or use more devices.",
                 least,
             )
         return fitting[-1]
@@ -75,6 +78,17 @@ class Front:
 
     def __str__(self) -> str:
         return self.report()
+
+    def __repr__(self) -> str:
+        if not self.points:
+            return "Front(no points)"
+        ends = [plan.summary for plan in (self.smallest, self.fastest)]
+        memory = " to ".join(format_quantity(end.peak_memory_bytes, "bytes") for end in ends)
+        times = " to ".join(format_quantity(end.objective_s, "time") for end in ends)
+        return f"Front({len(self)} plans of {ends[0].function}: {memory} a device, {times})"
+
+    def _repr_html_(self) -> str:
+        return front_html([plan.summary for plan in self.points])
 
     def plot(self, axes: Any = None) -> Any:
         """Draws peak memory (GiB) against the objective (ms) and its bound; returns the matplotlib axes.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -25,16 +25,26 @@ from autopar.core.placement import Placement
 from autopar.core.program import ShardedProgram
 from autopar.emit.several import in_order, this_process
 from autopar.emit.wrap import device_mesh, of_keys, shardings
-from autopar.errors import AutoparError, InvalidMesh
+from autopar.errors import (
+    AutoparError,
+    InvalidConstraint,
+    InvalidMesh,
+    NoFeasiblePlan,
+    Unsolved,
+)
+from autopar.report.brief import Detail
 from autopar.report.compare import Comparison
 from autopar.report.compare import compare as compare_reports
 from autopar.report.diff import diff
-from autopar.report.explain import explain
+from autopar.report.explain import Why, explain, one_input
+from autopar.report.notebook import report_html
 from autopar.report.render import text
+from autopar.report.rivals import RivalRow
 from autopar.report.summary import Report, step_schedule
 from autopar.report.timeline import Timeline
 from autopar.report.units import format_quantity
-from autopar.search.constraints.records import Constraint, Follow
+from autopar.search.constraints.matching import is_about
+from autopar.search.constraints.records import Constraint, Follow, Forbid, Layout, Named
 from autopar.search.constraints.stated import stated
 from autopar.search.replan import ConstraintPrice, carry_price, constraint_prices
 from autopar.search.verify_plan import Recheck, verify_plan
@@ -43,8 +53,11 @@ from autopar.trace import CONSTANT
 if TYPE_CHECKING:
     from autopar.api.compiled import Compiled
 
+COMPARED_OPERATORS = 20_000
+"""Of a function: with more, a report compares it with other layouts only when asked, as each is solved for."""
 
-@dataclass(frozen=True, eq=False)
+
+@dataclass(frozen=True, eq=False, repr=False)
 class Plan(Figures):
     """A plan: placements and strategies for everything, what they cost, and what is proven of them.
 
@@ -225,12 +238,57 @@ class Plan(Figures):
         """The explicit program: local operators and collectives, in order."""
         return self.bound.planned.program
 
-    def report(self, *, prices: bool = False) -> str:
+    def report(
+        self,
+        *,
+        prices: bool = False,
+        compare: bool | None = None,
+        details: Collection[Detail] = (),
+    ) -> str:
         """The plan as text, with what following another plan costs, for which it is solved anew.
 
-        If `prices`, with what each constraint and the carry cost, for which it is solved as often.
+        Args:
+          prices: with what each constraint and the carry cost, for which it is solved as often.
+          compare: with what data parallelism, FSDP and Megatron would cost, for which it is solved with pins; None:
+            where its function has at most `COMPARED_OPERATORS` operators.
+          details: what is told in full: "ops", "collectives", "memory", "compare".
         """
-        return text(self.summary, self.prices(every=prices))
+        rivals = self.told_rivals(compare, details)
+        return text(self.summary, self.prices(every=prices), rivals, details)
+
+    def told_rivals(
+        self,
+        compare: bool | None = None,
+        details: Collection[Detail] = (),
+        layouts: Mapping[str, Sequence[Constraint]] | None = None,
+    ) -> tuple[RivalRow, ...]:
+        """The rivals that a report tells of, and `layouts`: arguments as of `report` and `rivals`."""
+        if layouts:
+            return self.rivals(**layouts)
+        if not self.is_bound or compare is False:
+            return ()
+        is_asked = compare is True or "compare" in details
+        is_quick = len(self.bound.traced.graph.ops) <= COMPARED_OPERATORS
+        return self.rivals() if is_asked or is_quick else ()
+
+    def rivals(self, **layouts: Sequence[Constraint]) -> tuple[RivalRow, ...]:
+        """What the layouts that people write by hand would cost on as many devices, within the same memory limit.
+
+        Data parallelism, FSDP and, where weights are multiplied with, Megatron: pins of data and parameters, of which
+        the rest is searched with bounded work. Solved when first asked for.
+
+        Args:
+          **layouts: constraints of your own by name, on the axes of the plan's mesh: by_hand=(autopar.pin(...), ...).
+
+        Raises:
+          InvalidConstraint: a layout names what there is not.
+          AutoparError: for a loaded plan.
+        """
+        return self._rivals if not layouts else self.bound.rivals(layouts)
+
+    @cached_property
+    def _rivals(self) -> tuple[RivalRow, ...]:
+        return self.bound.rivals({})
 
     def prices(self, *, every: bool = True) -> tuple[ConstraintPrice, ...]:
         """What each constraint and the carry cost; of following alone, unless of `every` one."""
@@ -240,8 +298,29 @@ class Plan(Figures):
         return (*self.constraint_prices(), *(() if carry is None else (carry,)))
 
     def explain(self, name: str) -> str:
-        """What the plan does with an input, given by its path, or with a source line, and why."""
-        return explain(self.summary, name)
+        """What the plan does with an input, given by its path, or with a source line, and why.
+
+        Of a single input the next best placement is told with its price, for which the plan is solved anew.
+
+        Raises:
+          AutoparError: if there is no such thing; lists what is called similarly.
+        """
+        row = one_input(self.summary, name)
+        why = self._why(name) if row is not None and self.is_bound else None
+        return explain(self.summary, name, why)
+
+    def _why(self, name: str) -> Why:
+        """What holds an input where it is, and what it costs to lie otherwise."""
+        position = [row.name for row in self.summary.inputs].index(name)
+        own = self.record.stage.inputs[position]
+        forced = tuple(str(one) for one in self.constraints if is_about(one, name))
+        apart = Forbid(Named(name), Layout(own.dims, own.unreduced, own.kind))
+        try:
+            other = self.bound.resolved((*self.constraints, apart), None, None)
+        except (NoFeasiblePlan, Unsolved, InvalidConstraint):
+            return Why(forced, "", 0.0)
+        placement = other.planned.plan.stage.inputs[position]
+        return Why(forced, str(placement), other.planned.plan.objective_s - self.objective_s)
 
     @property
     def constraints(self) -> tuple[Constraint, ...]:
@@ -401,6 +480,12 @@ class Plan(Figures):
 
     def __str__(self) -> str:
         return self.report()
+
+    def __repr__(self) -> str:
+        return f"Plan({self.summary.in_short})"
+
+    def _repr_html_(self) -> str:
+        return report_html(self.summary)
 
     @property
     def is_bound(self) -> bool:

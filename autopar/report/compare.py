@@ -44,6 +44,13 @@ class Comparison:
         """Whether the model can tell which of them is faster."""
         return self.confidence >= TOLD_APART
 
+    def _repr_html_(self) -> str:
+        from autopar.report.notebook import (
+            line_html,  # late: what renders a report reads this module
+        )
+
+        return line_html(str(self))
+
     def __str__(self) -> str:
         this, other, gap, error = (
             format_quantity(time, "time")

@@ -93,7 +93,7 @@ def _placements(title: str, a: Sequence[TensorRow], b: Sequence[TensorRow]) -> S
     """Tensors whose type or placement differ, or that only one has. Grouped as in a report."""
     left, right = ({row.name: row for row in rows} for rows in (a, b))
     names = list(dict.fromkeys([*left, *right]))
-    texts = {name: (_placed(left.get(name)), _placed(right.get(name))) for name in names}
+    texts = {name: _differing(left.get(name), right.get(name)) for name in names}
     # Equal ones are grouped too: a label with "*" must stand for all that it matches.
     paired = [
         replace(left.get(name) or right[name], placement=repr(texts[name]), local_bytes=0)
@@ -106,6 +106,13 @@ def _placements(title: str, a: Sequence[TensorRow], b: Sequence[TensorRow]) -> S
             rows.append((group.label, this, other, format_quantity(len(group.members), "count")))
 
     return Section(title, _columns("tensor", "this", "other", "count", right=3), tuple(rows))
+
+
+def _differing(left: TensorRow | None, right: TensorRow | None) -> tuple[str, str]:
+    """How a tensor lies in both, with its type where that is not the same."""
+    if left is None or right is None or (left.dtype, left.shape) != (right.dtype, right.shape):
+        return _placed(left), _placed(right)
+    return left.placement, right.placement
 
 
 def _placed(row: TensorRow | None) -> str:

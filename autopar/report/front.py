@@ -49,5 +49,5 @@ def _row(report: Report) -> tuple[str, ...]:
         format_quantity(report.peak_memory_bytes, "bytes"),
         *(format_quantity(time, "time") for time in times),
         format_quantity(report.gap, "percent"),
-        show_mesh(report.mesh),
+        show_mesh(report.mesh).partition(" (")[0],
     )

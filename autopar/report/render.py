@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import re
+from collections.abc import Collection, Sequence
 from html import escape
 from io import StringIO
+from typing import Any
 
 from pydantic import TypeAdapter
 from rich import box
@@ -13,11 +16,15 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from autopar.report.sections import Heading, Section, price_section, sections
+from autopar.report.brief import Detail, brief, full
+from autopar.report.placements import parse_placement
+from autopar.report.rivals import RivalRow
+from autopar.report.sections import Heading, Section, price_section
 from autopar.report.summary import Report
 from autopar.search.replan import ConstraintPrice
 
-WIDTH = 120
+WIDTH = 80
+_BLANK = re.compile(r"\n{3,}")
 
 _STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 75rem; padding: 0 1rem; color: #1c2024; }
@@ -29,17 +36,31 @@ p { color: #5a626a; margin: .4rem 0; }
 """
 
 
-def text(report: Report, prices: Sequence[ConstraintPrice] = ()) -> str:
-    """`report` as plain text of 120 columns, without colour: the same for the same report wherever it runs.
+def text(
+    report: Report,
+    prices: Sequence[ConstraintPrice] = (),
+    rivals: Sequence[RivalRow] = (),
+    details: Collection[Detail] = (),
+) -> str:
+    """`report` as plain text of 80 columns, without colour: the same for the same report wherever it runs.
 
-    `prices` are those of the plan's constraints, where they are known.
+    Args:
+      report: what the plan says.
+      prices: those of the plan's constraints, where they are known.
+      rivals: what other layouts would cost, where that is known.
+      details: what is told in full.
     """
-    return plain(rich_report(report, prices))
+    return plain(rich_report(report, prices, rivals, details))
 
 
-def rich_report(report: Report, prices: Sequence[ConstraintPrice] = ()) -> RenderableType:
-    """`report` for a rich console; `prices` as in `text`."""
-    parts = sections(report)
+def rich_report(
+    report: Report,
+    prices: Sequence[ConstraintPrice] = (),
+    rivals: Sequence[RivalRow] = (),
+    details: Collection[Detail] = (),
+) -> RenderableType:
+    """`report` for a rich console; arguments as of `text`."""
+    parts = brief(report, rivals, details)
     return rich_sections((*parts, price_section(prices, report)) if prices else parts)
 
 
@@ -48,24 +69,25 @@ def rich_sections(parts: Sequence[Section]) -> RenderableType:
     return Group(*(renderable for part in parts for renderable in _rich(part)))
 
 
-def plain(renderable: RenderableType) -> str:
-    """What a terminal of 120 columns without colour would show, lines without trailing blanks."""
+def plain(renderable: RenderableType, width: int | None = None) -> str:
+    """What a terminal without colour would show, of `WIDTH` columns by default; lines without trailing blanks."""
     out = StringIO()
     console = Console(
         file=out,
-        width=WIDTH,
+        width=width or WIDTH,
         color_system=None,
         force_terminal=False,
         force_jupyter=False,
         _environ={},
     )
     console.print(renderable)
-    return "\n".join(line.rstrip() for line in out.getvalue().strip("\n").splitlines()) + "\n"
+    lines = "\n".join(line.rstrip() for line in out.getvalue().strip("\n").splitlines()) + "\n"
+    return _BLANK.sub("\n\n", lines)
 
 
 def html(report: Report) -> str:
     """`report` as an HTML page that needs no other file."""
-    first, *rest = sections(report)
+    first, *rest = full(report)
     title = escape(first.title)
     body = "\n".join([f"<h1>{title}</h1>", _html_table(first), *(_html(part) for part in rest)])
     return (
@@ -74,9 +96,26 @@ def html(report: Report) -> str:
     )
 
 
+def html_part(parts: Sequence[Section]) -> str:
+    """Sections as a part of a page, as notebooks show it: tables under titles, no script and no style sheet."""
+    return f"<div>{''.join(map(_html, parts))}</div>"
+
+
 def to_json(report: Report) -> str:
-    """`report` as JSON: every row, in base units (seconds, bytes)."""
-    return TypeAdapter(Report).dump_json(report, indent=1).decode() + "\n"
+    """`report` as JSON: every row, in base units (seconds, bytes), placements as text and as data.
+
+    A row with a `placement` has `dims`, for each dim the mesh axes that split it, and the axes over which it is
+    `unreduced`, too; an operator has `in_dims` and `out_dims`, for each operand and result.
+    """
+    fields: dict[str, Any] = json.loads(TypeAdapter(Report).dump_json(report))
+    for name in ("inputs", "outputs", "peak", "uses"):
+        for row in fields[name]:
+            dims, unreduced = parse_placement(row["placement"])
+            row |= {"dims": dims, "unreduced": unreduced}
+    for row in fields["operators"]:
+        for side in ("in", "out"):
+            row[f"{side}_dims"] = [parse_placement(text)[0] for text in row[f"{side}s"]]
+    return json.dumps(fields, indent=1, allow_nan=False) + "\n"
 
 
 def _rich(part: Section) -> list[RenderableType]:
@@ -90,7 +129,12 @@ def _rich(part: Section) -> list[RenderableType]:
 
 def _rich_table(part: Section) -> Table:
     headed = any(column.name for column in part.columns)
-    table = Table(box=box.SIMPLE_HEAD if headed else None, show_header=headed, padding=(0, 1))
+    table = Table(
+        box=box.SIMPLE_HEAD if headed else None,
+        show_header=headed,
+        padding=(0, 1, 0, 0) if headed else (0, 1),
+    )
+
     for column in part.columns:
         table.add_column(
             Text(column.name),
@@ -98,8 +142,10 @@ def _rich_table(part: Section) -> Table:
             no_wrap=column.right,
             overflow="fold",
         )
+
     for row in part.rows:
         table.add_row(*(Text(cell) for cell in row))
+
     return table
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -10,8 +10,6 @@ from autopar.core.stages import Stages
 from autopar.report.groups import (
     CollectiveGroup,
     OperatorGroup,
-    group_collectives,
-    group_operators,
     group_tensors,
     weighty,
 )
@@ -46,19 +44,6 @@ class Section:
     note: str = ""
 
 
-def sections(report: Report) -> tuple[Section, ...]:
-    """All that `report` says, in reading order."""
-    return (
-        _overview(report),
-        _memory(report),
-        _alive(report),
-        tensor_section("Inputs", report.inputs),
-        tensor_section("Outputs", report.outputs),
-        operator_section("Operators", group_operators(report.operators), report.compute_time_s),
-        collective_section("Collectives", group_collectives(report.collectives)),
-    )
-
-
 def price_section(prices: Sequence[ConstraintPrice], report: Report) -> Section:
     """A row for every constraint: what the objective would save without it."""
     columns = (
@@ -70,7 +55,7 @@ def price_section(prices: Sequence[ConstraintPrice], report: Report) -> Section:
             price.constraint,
             format_quantity(price.at_least_s, "time"),
             format_quantity(price.at_most_s, "time"),
-            _share(price.at_most_s, report.objective_s),
+            show_share(price.at_most_s, report.objective_s),
         )
         for price in prices
     )
@@ -82,48 +67,7 @@ def price_section(prices: Sequence[ConstraintPrice], report: Report) -> Section:
     return Section("What the constraints cost", columns, rows, note)
 
 
-def cost_lines(report: Report) -> tuple[tuple[str, str], ...]:
-    """The name and value of what a step costs, and how good that is."""
-    step, serial, compute, communication = (
-        format_quantity(seconds, "time")
-        for seconds in (
-            report.step_time_s,
-            report.serial_time_s,
-            report.compute_time_s,
-            report.communication_time_s,
-        )
-    )
-    objective, bound = (
-        format_quantity(s, "time") for s in (report.objective_s, report.lower_bound_s)
-    )
-
-    return (
-        ("step time", f"{step}{_error(report)}"),
-        (
-            "one by one",
-            f"{serial} = compute {compute} + communication {communication}{_hidden(report)}",
-        ),
-        (
-            "objective",
-            f"{objective} (what was minimised: in buckets, {_weighed(report)}, new arguments written), lower bound "
-            f"{bound}",
-        ),
-        ("quality", _quality(report)),
-        *(
-            (("stopped", f"by {report.stopped}: the best so far, another run may differ"),)
-            if report.stopped
-            else ()
-        ),
-    )
-
-
-def _weighed(report: Report) -> str:
-    """How communication counts in the objective."""
-    weight = report.communication_weight
-    return "not overlapped" if weight == 1 else f"communication at {weight:.3g} of its time"
-
-
-def _error(report: Report) -> str:
+def show_error(report: Report) -> str:
     """The error of the step time, and what most of it is due to."""
     if report.step_error_s is None:
         return ""
@@ -133,13 +77,6 @@ def _error(report: Report) -> str:
         else "0 %"
     )
     return f" +- {share} (one standard error, mostly of {report.errors[0].source})"
-
-
-def _hidden(report: Report) -> str:
-    """The share of the communication that is hidden behind computing."""
-    if not report.hidden_time_s or not report.communication_time_s:
-        return ", nothing hidden"
-    return f", of which {_share(report.hidden_time_s, report.communication_time_s)} hidden"
 
 
 def tensor_section(
@@ -167,19 +104,26 @@ def tensor_section(
 
 
 def operator_section(
-    title: str, groups: Sequence[OperatorGroup], compute_time_s: float, least_share: float = 0.01
+    title: str,
+    groups: Sequence[OperatorGroup],
+    compute_time_s: float,
+    unpriced: Collection[str] = (),
+    least_share: float = 0.01,
 ) -> Section:
-    """Contractions and whatever takes `least_share` of `compute_time_s`, a row each; the others in one row."""
+    """Contractions and whatever takes `least_share` of `compute_time_s`, a row each; the others in one row.
+
+    No time is said of the `unpriced`, which are kinds with source lines as in a Report.
+    """
     shown = [group for group in groups if weighty(group, compute_time_s, least_share)]
     others = [group for group in groups if not weighty(group, compute_time_s, least_share)]
-    rows = [_operator_cells(group, compute_time_s) for group in shown]
+    rows = [_operator_cells(group, compute_time_s, unpriced) for group in shown]
     if others:
         count = sum(group.runs for group in others)
         time = sum(group.time_s for group in others)
         figures = (
             format_quantity(count, "count"),
             format_quantity(time, "time"),
-            _share(time, compute_time_s),
+            show_share(time, compute_time_s),
         )
         rows.append(("all others", "", "", "", "", *figures))
 
@@ -188,6 +132,24 @@ def operator_section(
         *(Heading(name, right=True) for name in ("parts", "count", "time", "share")),
     )
     return Section(title, columns, tuple(rows))
+
+
+def phase_section(
+    phase: str, groups: Sequence[OperatorGroup], compute_time_s: float, unpriced: Collection[str]
+) -> Section:
+    """As `operator_section`, of the operators of one phase, to fit a narrow page."""
+    whole = operator_section(f"Operators, {phase}", groups, compute_time_s, unpriced)
+    kept = (0, 2, 3, 5, 6, 7)
+    return Section(
+        whole.title,
+        tuple(whole.columns[n] for n in kept),
+        tuple(tuple(_line(row[n]) if n == 2 else row[n] for n in kept) for row in whole.rows),
+    )
+
+
+def _line(source: str) -> str:
+    """The line of a source without its function: "model.py:41"."""
+    return source.partition(" (")[0]
 
 
 def collective_section(title: str, groups: Sequence[CollectiveGroup]) -> Section:
@@ -250,12 +212,15 @@ def show_type(row: TensorRow) -> str:
     return f"{row.dtype}{list(row.shape)}"
 
 
-def _overview(report: Report) -> Section:
-    rows = (
-        ("cluster", report.cluster),
-        ("mesh", show_mesh(report.mesh)),
+def facts_of_search(report: Report) -> tuple[tuple[str, str], ...]:
+    """What was searched, and what a reader has to know of the function beside the costs."""
+    return (
+        *(
+            (("stopped", f"by {report.stopped}: the best so far, another run may differ"),)
+            if report.stopped
+            else ()
+        ),
         ("searched", report.space or "not stated"),
-        *cost_lines(report),
         *((("carried", _carried(report)),) if report.carried else ()),
         *((("padded", _padded(report)),) if report.padding else ()),
         *(
@@ -266,16 +231,16 @@ def _overview(report: Report) -> Section:
         *((("stages", _stages(report.stages)),) if report.stages else ()),
         *(("rules found by trial", operator) for operator in report.found_rules),
         *(("no price inside", operator) for operator in report.unpriced),
+        *_recomputed(report),
     )
-
-    return Section(f"Plan of {report.function}", (Heading(""), Heading("")), rows, FORECAST)
 
 
 def _carried(report: Report) -> str:
     """The results that keep their inputs' placements, the first of them by name, and what moving them there takes."""
     shown = ", ".join(map(str, report.carried[:_SHOWN]))
     more = f" and {len(report.carried) - _SHOWN} more" if len(report.carried) > _SHOWN else ""
-    return f"{shown}{more}, moved there in {format_quantity(report.carry_time_s, 'time')}"
+    moved = format_quantity(report.carry_time_s, "time")
+    return f"{shown}{more}" + (f", moved there in {moved}" if report.carry_time_s else "")
 
 
 def _padded(report: Report) -> str:
@@ -290,14 +255,18 @@ def _stages(stages: Stages) -> str:
     return f"{divided}; idle in {stages.bubble:.0%} of {stages.ticks} ticks"
 
 
-def _quality(report: Report) -> str:
+def show_quality(report: Report) -> str:
+    """How far from the best the plan is, at most."""
+    weight = report.communication_weight
+    weighed = "" if weight == 1 else f", communication at {weight:.3g} of its time"
     if report.gap == 0:
-        return "proven the best in the space searched"
+        return f"proven the best in the space searched{weighed}"
     gap = format_quantity(report.gap, "percent")
-    return f"proven within {gap} of the best in the space searched"
+    return f"proven within {gap} of the best in the space searched{weighed}"
 
 
-def _memory(report: Report) -> Section:
+def memory_section(report: Report) -> Section:
+    """Of what a device's memory is at the peak."""
     inputs, outputs = (
         sum(row.local_bytes for row in rows) for rows in (report.inputs, report.outputs)
     )
@@ -311,10 +280,9 @@ def _memory(report: Report) -> Section:
             "limit",
             "none"
             if limit is None
-            else f"{format_quantity(limit, 'bytes')}, of which {_share(peak, limit)} used",
+            else f"{format_quantity(limit, 'bytes')}, of which {show_share(peak, limit)} used",
         ),
         ("outputs", format_quantity(outputs, "bytes")),
-        *_recomputed(report),
     )
     note = "Inputs live throughout a step unless donated; outputs count as part of the rest once they are made."
 
@@ -336,7 +304,8 @@ def _recomputed(report: Report) -> tuple[tuple[str, str], ...]:
     )
 
 
-def _alive(report: Report) -> Section:
+def alive_section(report: Report) -> Section:
+    """The largest tensors at the peak of memory."""
     listed = sum(row.local_bytes for row in report.peak)
     note = ""
     if report.peak_memory_bytes > listed:
@@ -345,8 +314,11 @@ def _alive(report: Report) -> Section:
     return Section(section.title, section.columns, section.rows, note)
 
 
-def _operator_cells(group: OperatorGroup, compute_time_s: float) -> tuple[str, ...]:
+def _operator_cells(
+    group: OperatorGroup, compute_time_s: float, unpriced: Collection[str]
+) -> tuple[str, ...]:
     row = group.members[0]
+    is_priced = f"{row.kind} ({row.source})" not in unpriced
     return (
         row.kind,
         row.phase,
@@ -354,8 +326,8 @@ def _operator_cells(group: OperatorGroup, compute_time_s: float) -> tuple[str, .
         placed_operands(row),
         format_quantity(row.split, "count"),
         format_quantity(group.runs, "count"),
-        format_quantity(group.time_s, "time"),
-        _share(group.time_s, compute_time_s),
+        format_quantity(group.time_s, "time") if is_priced else "no price",
+        show_share(group.time_s, compute_time_s) if is_priced else "-",
     )
 
 
@@ -377,5 +349,6 @@ def _collective_cells(group: CollectiveGroup) -> tuple[str, ...]:
     )
 
 
-def _share(part: float, whole: float) -> str:
+def show_share(part: float, whole: float) -> str:
+    """A part of a whole in percent; "-" of nothing."""
     return format_quantity(part / whole, "percent") if whole else "-"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import TypeGuard
 
 from autopar.core.graph import OpGraph, OpNode, TensorInfo
@@ -12,12 +13,22 @@ from autopar.core.program import Compute, Instruction, Move, ShardedProgram
 from autopar.core.stages import Stages
 from autopar.ops.rules.kernels import has_no_price
 from autopar.passes.schedule import StepSchedule, schedule
+from autopar.report.blocks import BlockRow, block_rows
 from autopar.report.errors import ErrorShare, error_shares, standard_error_s
+from autopar.report.layout import facts_of
+from autopar.report.parallelism import Parallelism, parallelism
+from autopar.report.placements import ON_HOST
+from autopar.report.throughput import Throughput, throughput
+from autopar.report.units import format_quantity
 from autopar.search.constraints.carried import CarriedGroup, carried_groups
+from autopar.search.dims import is_again, origins
 from autopar.search.task import Planned
 from cost_models import Cluster
 
 _ROUNDING = 1e-9
+_PEAK_KINDS = 10
+_PEAK_ROWS = 1000
+"""Of what is held at the peak: how many kinds and how many tensors are listed."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +65,9 @@ class OperatorRow:
 class CollectiveRow:
     """A collective of the program: over which axes, how many bytes a device holds of it, what it costs and why.
 
-    `tensors` says what it moves: an input's path, or what made it. Bytes and seconds are those of one run; `runs` is
-    how often it runs in a step, on average: more than once in a loop. `exposed_s` is how much longer all its runs make
+    `tensors` says what it moves: an input's path, or what made it; `inputs` are the paths of the inputs among them,
+    also of those that were cast, reshaped or transposed before. Bytes and seconds are those of one run; `runs` is how
+    often it runs in a step, on average: more than once in a loop. `exposed_s` is how much longer all its runs make
     the step: less than `runs` x `time_s` where it is hidden behind computing; None if that is not known.
     """
 
@@ -69,6 +81,22 @@ class CollectiveRow:
     tensors: tuple[str, ...]
     runs: float = 1.0
     exposed_s: float | None = None
+    inputs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class UseRow:
+    """How an operator reads an input: by its path, in which type, and how that lies where it is read.
+
+    An input that is cast, reshaped or transposed is followed: its readers are those that compute with it.
+    """
+
+    input: str
+    kind: str
+    source: str
+    phase: str
+    dtype: str
+    placement: str
 
 
 @dataclass(frozen=True)
@@ -84,7 +112,7 @@ class Recomputation:
     saved_bytes: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Report:
     """What a plan says. Times are seconds a step under the plan's pricing, bytes are of one device.
 
@@ -101,7 +129,9 @@ class Report:
     `padding` are sizes of dims that are longer inside, with what they become there; `padding_time_s` is what computing
     what was added takes. `loop_parts` is in how many parts loops over samples go on side by side, 1 if none does.
     `stages` says how layers are divided among pipeline stages; None if they are not. `communication_weight` is what a
-    second of communicating counts in the objective.
+    second of communicating counts in the objective. `parallelism` is the plan in the field's words, `throughput` what
+    goes into a step, `blocks` what runs in it, layers folded, `uses` who reads inputs; None and nothing in files of
+    older versions.
     """
 
     function: str
@@ -133,6 +163,29 @@ class Report:
     loop_parts: int = 1
     stages: Stages | None = None
     communication_weight: float = 1.0
+    parallelism: Parallelism | None = None
+    throughput: Throughput = field(default_factory=Throughput)
+    blocks: tuple[BlockRow, ...] = ()
+    uses: tuple[UseRow, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"Report({self.in_short})"
+
+    def _repr_html_(self) -> str:
+        from autopar.report.notebook import report_html  # late: what renders reads this record
+
+        return report_html(self)
+
+    @property
+    def in_short(self) -> str:
+        """The plan in a line: function, mesh, seconds of a step, peak and gap."""
+        mesh = " x ".join(f"{name}={size}" for name, size in self.mesh)
+        figures = (
+            f"{format_quantity(self.step_time_s, 'time')} a step",
+            f"peak {format_quantity(self.peak_memory_bytes, 'bytes')}",
+            f"gap {format_quantity(self.gap, 'percent')}",
+        )
+        return f"{self.function} on {self.cluster}, {mesh}: {', '.join(figures)}"
 
     @property
     def serial_time_s(self) -> float:
@@ -144,6 +197,17 @@ class Report:
         """What overlap saves; nothing if it is no more than rounding."""
         saved = self.serial_time_s - self.step_time_s
         return saved if saved > _ROUNDING * self.serial_time_s else 0.0
+
+    @property
+    def exposed_time_s(self) -> float:
+        """What communication adds to the step: all of it but what is hidden behind computing."""
+        return self.communication_time_s - self.hidden_time_s
+
+    @property
+    def utilisation(self) -> float | None:
+        """MFU: the share of the step for which products at the devices' peak would do; None where no peak is known."""
+        ideal_s = self.throughput.ideal_time_s
+        return ideal_s / self.step_time_s if ideal_s and self.step_time_s else None
 
     @property
     def step_error_s(self) -> float | None:
@@ -185,6 +249,7 @@ def summarise(
     }
     stage = plan.stage
     graph = planned.graph
+    known = origins(graph)
 
     def row(value: int) -> TensorRow:
         v = program.values[value]
@@ -217,8 +282,10 @@ def summarise(
             for n, (t, p) in enumerate(zip(graph.outputs, stage.outputs, strict=True))
         ),
         _operator_rows(step, program),
-        tuple(_collective_row(planned, move, exposed[id(move)]) for move in program.collectives),
-        tuple(row(value) for value in spent.peak_values[:10]),
+        tuple(
+            _collective_row(planned, move, exposed[id(move)], known) for move in program.collectives
+        ),
+        _largest(map(row, spent.peak_values)),
         found_rules,
         recomputation(planned),
         plan.stopped,
@@ -231,7 +298,23 @@ def summarise(
         _loop_parts(graph),
         graph.stages,
         plan.communication_weight,
+        parallelism(facts_of(planned)),
+        throughput(planned.task.graph, stage.mesh, planned.task.find, priced_for),
+        block_rows(planned, step),
+        _uses(planned, known),
     )
+
+
+def _largest(rows: Iterable[TensorRow]) -> tuple[TensorRow, ...]:
+    """The first of `rows`, until there are several kinds of them, or many: equal layers hold many of a kind."""
+    found: list[TensorRow] = []
+    kinds: set[TensorRow] = set()
+    for row in rows:
+        kinds.add(row)
+        if len(kinds) > _PEAK_KINDS or len(found) == _PEAK_ROWS:
+            break
+        found.append(row)
+    return tuple(found)
 
 
 def _padding_time_s(step: StepSchedule) -> float:
@@ -287,7 +370,7 @@ def _tensor_row(
 
 
 def _where(tensor: TensorInfo, placement: Placement) -> str:
-    return f"{placement} on the host" if tensor.on_host else str(placement)
+    return f"{placement}{ON_HOST}" if tensor.on_host else str(placement)
 
 
 def _operator_rows(step: StepSchedule, program: ShardedProgram) -> tuple[OperatorRow, ...]:
@@ -325,7 +408,28 @@ def _local_row(program: ShardedProgram, move: Move, runs: float) -> OperatorRow:
     )
 
 
-def _collective_row(planned: Planned, move: Move, exposed_s: float) -> CollectiveRow:
+def _uses(planned: Planned, known: Mapping[int, int]) -> tuple[UseRow, ...]:
+    """Who reads each input, each way of reading it once; those that only cast or reshape it are followed."""
+    graph = planned.graph
+    found: dict[UseRow, None] = {}
+    for op, strategy in zip(graph.ops, planned.plan.stage.strategies, strict=True):
+        if is_again(op):
+            continue
+        for tensor, placement in zip(op.ins, strategy.ins, strict=True):
+            source = known.get(tensor.id)
+            if source is not None:
+                name = graph.inputs[source].name
+                use = UseRow(name, op.kind, op.source, op.phase, tensor.dtype, str(placement))
+                found[use] = None
+    return tuple(found)
+
+
+def _collective_row(
+    planned: Planned, move: Move, exposed_s: float, known: Mapping[int, int]
+) -> CollectiveRow:
+    graph = planned.graph
+    moved = (known.get(planned.program.values[value].tensor.id) for value in move.ins)
+    inputs = tuple(graph.inputs[position].name for position in moved if position is not None)
     tensors = tuple(_label(planned, planned.program.values[v].tensor) for v in move.ins)
 
     return CollectiveRow(
@@ -341,6 +445,7 @@ def _collective_row(planned: Planned, move: Move, exposed_s: float) -> Collectiv
         ),
         runs=planned.program.runs(move),
         exposed_s=exposed_s,
+        inputs=inputs,
     )
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-_BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+from autopar.core.sizes import rounded_bytes, three_digits
+
 _TIMES = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9))
 
 Quantity = Literal["time", "bytes", "percent", "count"]
@@ -20,7 +21,7 @@ def format_quantity(value: float, kind: Quantity) -> str:
         case "time":
             return _time(value)
         case "bytes":
-            return _bytes(value)
+            return rounded_bytes(value)
         case "percent":
             return _percent(value)
         case "count":
@@ -33,16 +34,8 @@ def _time(seconds: float) -> str:
     for unit, size in _TIMES:
         # 0.9995 is what three digits round up to 1.
         if abs(seconds) >= 0.9995 * size:
-            return f"{_digits(seconds / size)} {unit}"
+            return f"{three_digits(seconds / size)} {unit}"
     return f"{seconds / 1e-9:.2g} ns"
-
-
-def _bytes(size: float) -> str:
-    exponent = 0
-    while abs(size) >= 1023.5 and exponent < len(_BINARY) - 1:
-        size /= 1024
-        exponent += 1
-    return f"{_digits(size)} {_BINARY[exponent]}"
 
 
 def _percent(fraction: float) -> str:
@@ -51,11 +44,4 @@ def _percent(fraction: float) -> str:
         return "<0.01 %" if percent > 0 else ">-0.01 %"
     if 99.95 <= percent < 100:
         return ">99.9 %"
-    return f"{_digits(percent)} %"
-
-
-def _digits(value: float) -> str:
-    """Three significant digits, no exponent, no zeros behind the point."""
-    decimals = next((d for d, top in enumerate((99.95, 9.995, 0.9995)) if abs(value) >= top), 3)
-    text = f"{value:,.{decimals}f}"
-    return text.rstrip("0").rstrip(".") if "." in text else text
+    return f"{three_digits(percent)} %"

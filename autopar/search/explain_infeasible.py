@@ -12,6 +12,7 @@ from math import isfinite
 
 from autopar.core.dataflow import Dataflow
 from autopar.core.graph import OpGraph, TensorInfo
+from autopar.core.sizes import exact_bytes, rounded_bytes
 from autopar.core.space import Space
 from autopar.errors import AutoparError, NoFeasiblePlan, Unsolved
 from autopar.search.task import Planned
@@ -52,11 +53,14 @@ class NothingFits(NoPlan):
         clash: Callable[[], str],
     ) -> None:
         smallest = planned.account.peak_memory_bytes
-        proven = "" if least_bytes is None else f", and any plan needs {int(least_bytes):,} bytes"
-        what = (
-            f"no plan on mesh {where} fits in the memory limit of {limit:,} bytes a device: the smallest peak "
-            f"found is {smallest:,} bytes{proven}"
+        proven = (
+            "" if least_bytes is None else f", and any plan needs {exact_bytes(int(least_bytes))}"
         )
+        what = (
+            f"no plan on mesh {where} fits in the memory limit of {exact_bytes(limit)} a device: the smallest peak "
+            f"found is {exact_bytes(smallest)}{proven}"
+        )
+
         super().__init__(what, clash, f"{raise_to(smallest)}, {use_less(planned.graph)}.", smallest)
         self.where = where
         self.limit = limit
@@ -108,13 +112,14 @@ def unsolved(planned: Planned, limit_bytes: int, where: str) -> Unsolved:
     ended = f", until the search was ended by {stop}" if stop.reason else ""
     largest = [program.values[v] for v in planned.account.peak_values[:_SHOWN]]
     names = ", ".join(
-        f"{shown(planned.graph, v.tensor)} {v.placement} ({program.local_bytes(v.id):,} bytes)"
+        f"{shown(planned.graph, v.tensor)} {v.placement} ({rounded_bytes(program.local_bytes(v.id))})"
         for v in largest
     )
 
     return Unsolved(
-        f"no plan was found on mesh {where} that fits in the memory limit of {limit_bytes:,} bytes a device, and none "
-        f"was proven impossible{ended}: the smallest peak found is {smallest:,} bytes. Largest at the peak: {names}. "
+        f"no plan was found on mesh {where} that fits in the memory limit of {exact_bytes(limit_bytes)} a device, and "
+        f"none was proven impossible{ended}: the smallest peak found is {exact_bytes(smallest)}. "
+        f"Largest at the peak: {names}. "
         f"{raise_to(smallest)} or the limits on work (options=autopar.SearchOptions(...)), {use_less(planned.graph)}.",
         smallest,
     )
@@ -157,15 +162,13 @@ class Moments:
         largest = sorted(
             (v for v in sizes if sizes[v] and v in names), key=lambda v: (-sizes[v], v)
         )[:_SHOWN]
-        listed = ", ".join(f"{names[v]} ({int(sizes[v]):,} bytes)" for v in largest)
+        listed = ", ".join(f"{names[v]} ({rounded_bytes(int(sizes[v]))})" for v in largest)
         ops = self.graph.ops
         where = (
             f"{ops[time].kind} ({ops[time].source})" if time < len(ops) else "the end of the step"
         )
         total = int(sum(sizes.values()))
-        return (
-            f"{where}, where the choice of least memory holds {total:,} bytes, most of all {listed}"
-        )
+        return f"{where}, where the choice of least memory holds {exact_bytes(total)}, most of all {listed}"
 
     def _names(self) -> Iterator[tuple[int, str]]:
         """What every variable of the space is, by its number."""

@@ -25,6 +25,7 @@ from math import inf
 
 from autopar.core.dataflow import dataflow
 from autopar.core.mesh import DeviceMesh
+from autopar.core.sizes import exact_bytes
 from autopar.errors import AutoparError, InvalidConstraint, NoFeasiblePlan, Unsolved
 from autopar.search.best_bound_first import TIE, RaceResult, race
 from autopar.search.explain_infeasible import explained, refusal
@@ -291,7 +292,7 @@ class _Sweep:
         """
         found = self.along.within(limit)
         if found is None:
-            raise Unsolved(f"no plan was met within {limit:,} bytes, on the way to others")
+            raise Unsolved(f"no plan was met within {exact_bytes(limit)}, on the way to others")
 
         bounds = list(self.bounds)
         ended = [False] * len(self.places)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import isfinite
 
 from autopar.core.mesh import DeviceMesh
+from autopar.core.sizes import exact_bytes
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class SearchProgress:
     def __str__(self) -> str:
         """One line: where, and how far."""
         limit = self.memory_limit_bytes
-        within = "" if limit is None else f" within {limit:,.0f} bytes"
+        within = "" if limit is None else f" within {exact_bytes(limit)}"
         best = (
             f"best {self.objective_s:.6g} s" if isfinite(self.objective_s) else "nothing found yet"
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from autopar.core.mesh import DeviceMesh
+from autopar.core.sizes import exact_bytes
 from autopar.search.task import Planned
 from autopar.solve import verify
 from autopar.solve.problem.verifier import TOLERANCE
@@ -31,7 +32,7 @@ class Recheck:
         within = (
             ""
             if self.limit_bytes is None
-            else f" with at most {self.limit_bytes:,.0f} bytes of tensors"
+            else f" with at most {exact_bytes(self.limit_bytes)} of tensors"
         )
         said = f"no plan on mesh {self.mesh}{within} has an objective below {self.bound_s:.9g} s"
         if self.stated_s > self.bound_s * (1 + TOLERANCE):

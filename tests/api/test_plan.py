@@ -17,6 +17,7 @@ import pytest
 
 import autopar
 from autopar.api.plan_file import to_json
+from autopar.core.sizes import exact_bytes
 from autopar.errors import NoFeasiblePlan
 from autopar.search.verify_plan import verify_plan
 from tests.api.same import PARAMS, SLOW, W, X, arrays, assert_same, check, layer, step
@@ -131,7 +132,7 @@ def test_a_loaded_plan_runs_as_the_one_that_was_saved(tmp_path: Path) -> None:
     loaded = saved(plan, tmp_path)
     loaded.save(tmp_path / "again.json")
     assert (tmp_path / "again.json").read_bytes() == (tmp_path / "plan.json").read_bytes()
-    assert loaded.report() == plan.report()
+    assert loaded.report() == plan.report(compare=False)
     compiled = loaded.compile(step)
     check(compiled, step, PARAMS, X)
     bound = compiled.plan(PARAMS, X)
@@ -351,14 +352,16 @@ def test_what_the_error_names_as_the_smallest_peak_can_be_had() -> None:
 
     peaks: set[int] = set()
     for limit in (1, 1000, 2000.0):
-        message = rf"mesh x=8 fits in the memory limit of {int(limit):,} bytes a device: the smallest peak found is"
+        message = "mesh x=8 fits in the memory limit of .* a device: the smallest peak found is"
         with pytest.raises(NoFeasiblePlan, match=message) as error:
             planned(limit)
         assert error.value.min_peak_bytes is not None
         told, peak = str(error.value), f"{error.value.min_peak_bytes:,}"
-        assert f"the smallest peak found is {peak} bytes, and any plan needs " in told
+        least = exact_bytes(error.value.min_peak_bytes)
+        assert f"limit of {exact_bytes(int(limit))} a device" in told
+        assert f"the smallest peak found is {least}, and any plan needs " in told
         assert "No constraint is to blame, but the memory limit at " in told
-        assert "most of all what dot_general reads and makes (4,352 bytes)" in told
+        assert "most of all what dot_general reads and makes (4.25 KiB)" in told
         assert (
             f"Raise memory_limit_bytes (to {peak} or more), use more devices, or donate the state."
             in told

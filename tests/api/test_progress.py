@@ -89,7 +89,7 @@ def test_a_line_says_where_and_how_far() -> None:
         == f"1.2 s: mesh {mesh}: best 0.5 s, at least 0.25 s"
     )
     none = SearchProgress(0.0, mesh, 2048, inf, -inf)
-    assert str(none) == f"0.0 s: mesh {mesh} within 2,048 bytes: nothing found yet"
+    assert str(none) == f"0.0 s: mesh {mesh} within 2 KiB: nothing found yet"
 
 
 def test_what_cannot_be_called_is_refused() -> None:

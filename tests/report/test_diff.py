@@ -34,10 +34,7 @@ def test_a_placement_changed_in_one_layer_is_not_told_of_all() -> None:
     a = make.report(layers=3)
     moved = tuple(replace(r, placement="[-, -]") if "[1]['w1']" in r.name else r for r in a.inputs)
     shown = words(diff(a, replace(a, inputs=moved)))
-    assert (
-        "params['layers'][1]['w1'] float32[512, 2048] [-, model] float32[512, 2048] [-, -] 1"
-        in shown
-    )
+    assert "params['layers'][1]['w1'] [-, model] [-, -] 1" in shown
     assert "[*]" not in shown
     assert "w2" not in shown
 
@@ -45,9 +42,8 @@ def test_a_placement_changed_in_one_layer_is_not_told_of_all() -> None:
 def test_a_placement_changed_in_all_layers_is_told_once() -> None:
     a = make.report(layers=3)
     moved = tuple(replace(r, placement="[-, -]") if "w1" in r.name else r for r in a.inputs)
-    assert (
-        "params['layers'][*]['w1'] float32[512, 2048] [-, model] float32[512, 2048] [-, -] 3"
-        in words(diff(a, replace(a, inputs=moved)))
+    assert "params['layers'][*]['w1'] [-, model] [-, -] 3" in words(
+        diff(a, replace(a, inputs=moved))
     )
 
 

@@ -2,10 +2,13 @@ import pytest
 
 from autopar.core.placement import Placement
 from autopar.errors import AutoparError
-from autopar.report.explain import _parse_placement, explain
+from autopar.report.explain import explain
+from autopar.report.placements import parse_placement
 from autopar.report.summary import TensorRow
 
 from . import make
+
+pytestmark = pytest.mark.usefixtures("wide")
 
 
 def words(text: str) -> str:
@@ -19,10 +22,7 @@ def test_an_input() -> None:
     assert "replicated over data=2" in shown
     assert "1 MiB on every device" in shown
     assert "among the largest tensors at the peak" in shown
-    assert (
-        "all_gather model [-, model] -> [-, -] model.py:50 (head) redistribution 4 MiB 50 us"
-        in shown
-    )
+    assert "all_gather over model [-, model] -> [-, -] model.py:50 (head) 4 MiB 50 us" in shown
 
 
 def test_an_input_that_nothing_moves() -> None:
@@ -109,4 +109,4 @@ def test_an_unknown_name_lists_what_is_close(name: str, close: str) -> None:
     ],
 )
 def test_placements_read_back(placement: Placement) -> None:
-    assert _parse_placement(str(placement)) == (placement.dims, placement.unreduced)
+    assert parse_placement(str(placement)) == (placement.dims, placement.unreduced)

@@ -365,7 +365,7 @@ def test_every_point_is_a_plan_with_its_own_bound() -> None:
         mesh={"x": 4},
     )
     assert found.fastest.objective_s == direct.objective_s
-    with pytest.raises(NoFeasiblePlan, match="no point of the front fits in 7 bytes"):
+    with pytest.raises(NoFeasiblePlan, match="no point of the front fits in 7 B"):
         found.within(7)
 
 
@@ -391,7 +391,7 @@ def test_a_number_of_points_that_cannot_be_is_refused(points: Any) -> None:
 
 
 def test_nothing_fits() -> None:
-    with pytest.raises(NoFeasiblePlan, match="fits in the memory limit of 100 bytes"):
+    with pytest.raises(NoFeasiblePlan, match="fits in the memory limit of 100 B"):
         autopar.front(
             lambda x: x + 1,
             jnp.ones((64, 64)),

@@ -12,7 +12,17 @@ from autopar.core.graph import OpGraph, OpNode
 from autopar.core.placement import Placement
 from autopar.core.space import Space, carried_out
 from autopar.core.strategy import Strategy
-from autopar.search.constraints.records import At, Named, Target
+from autopar.search.constraints.records import (
+    At,
+    Constraint,
+    Follow,
+    Forbid,
+    Named,
+    Pin,
+    Replicate,
+    Target,
+    Tie,
+)
 
 _SHOWN = 5
 
@@ -144,6 +154,19 @@ def matches(pattern: str, names: Collection[str]) -> tuple[tuple[str, tuple[str,
         return tuple((name, ()) for name in below)
     glob = _glob(pattern)
     return tuple((name, matched.groups()) for name in names if (matched := glob.fullmatch(name)))
+
+
+def is_about(constraint: Constraint, name: str) -> bool:
+    """Whether a constraint names an input or output called so."""
+    match constraint:
+        case Pin(target=Named(pattern)) | Replicate(Named(pattern)) | Forbid(Named(pattern)):
+            return bool(matches(pattern, (name,)))
+        case Tie(targets):
+            return any(isinstance(t, Named) and matches(t.pattern, (name,)) for t in targets)
+        case Follow(pins=pins):
+            return any(is_about(pin, name) for pin in pins)
+        case _:
+            return False
 
 
 def matching_operators(target: At, graph: OpGraph) -> Iterator[OpNode]:

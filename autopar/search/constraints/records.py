@@ -5,6 +5,7 @@ Every record shows itself as the call that makes it (`str`): errors, reports and
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -203,6 +204,8 @@ class Complete:
         return "<every input and output pinned>"
 
 
+_SHOWN = 4
+"""More constraints than these are counted, not listed."""
 Constraint = Pin | Replicate | Forbid | Tie | Follow | Steps | Complete
 
 
@@ -231,5 +234,8 @@ def out_of_order(constraints: Sequence[Constraint], mesh: DeviceMesh) -> tuple[S
 
 
 def show(constraints: Sequence[Constraint]) -> str:
-    """The constraints as text, in order."""
-    return "; ".join(map(str, constraints))
+    """The constraints as text, in order; of many how many of each kind there are."""
+    if len(constraints) <= _SHOWN:
+        return "; ".join(map(str, constraints))
+    counts = Counter(constraint.constraint for constraint in constraints)
+    return ", ".join(f"{count} x {kind}" for kind, count in counts.items())

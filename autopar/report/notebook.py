@@ -1,0 +1,34 @@
+"""Notebook: what a plan, a front or a function shows as the last line of a cell: short, no script, no style sheet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+from autopar.report.brief import brief
+from autopar.report.front import front_section
+from autopar.report.render import html_part
+from autopar.report.summary import Report
+
+_SHOWN = ("Plan of", "Summary", "Layers")
+
+
+def report_html(report: Report) -> str:
+    """What a report says first: the plan in words and figures, the summary, the layers."""
+    return html_part([part for part in brief(report) if part.title.startswith(_SHOWN)])
+
+
+def front_html(reports: Sequence[Report]) -> str:
+    """The points of a front as a table."""
+    return html_part((front_section(reports),))
+
+
+def line_html(text: str) -> str:
+    """One line of text."""
+    return f"<p>{escape(text)}</p>"
+
+
+def lines_html(title: str, lines: Sequence[str]) -> str:
+    """A title with an item for each line."""
+    items = "".join(f"<li>{escape(line)}</li>" for line in lines)
+    return f"<div><p>{escape(title)}</p><ul>{items}</ul></div>"

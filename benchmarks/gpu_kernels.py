@@ -170,9 +170,7 @@ def _product_flops(instruction: HloInstruction, arrays: list[HloArray]) -> float
     return 2.0 * prod(instruction.result[0].dims) * prod(arrays[0].dims[dim] for dim in dims)
 
 
-def _convolution_flops(
-    instruction: HloInstruction, arrays: list[HloArray], target: str
-) -> float:
+def _convolution_flops(instruction: HloInstruction, arrays: list[HloArray], target: str) -> float:
     """2 x places of the output x channels out x places of the window x channels in of a group.
 
     A gradient has the labels of the convolution that it is of; its result stands for the image or the window.

@@ -55,9 +55,14 @@ def gpt(more: int) -> Model:
 
 
 def llama(more: int, layers: int = 8) -> Model:
-    """`shapes.llama`, layers scanned and rematerialised. By hand: Megatron's columns and rows."""
-    sizes = {"vocab": 32768, "sequence": 2048, "batch": 32 * more}
-    made = shapes.llama(layers, 2048, 5632, 16, **sizes)
+    """`shapes.llama`, layers scanned and rematerialised. By hand: Megatron's columns and rows.
+
+    Each head has keys of its own, as in Llama 2: where two heads share them, products are emitted whose results have these
+    two as their last dim, and the compiler's transposes of them would take most of the step.
+    """
+    heads = 16
+    sizes = {"kv_heads": heads, "vocab": 32768, "sequence": 2048, "batch": 32 * more}
+    made = shapes.llama(layers, 2048, 5632, heads, **sizes)
     state, *batch = made.args
     stacks = (("blocks", layers, shapes.llama_block),)
 

@@ -9,11 +9,14 @@ from math import isfinite
 import numpy as np
 
 from cost_models.curves import (
+    PRODUCTS,
     Curve,
     Efficiency,
     Floats,
     HalfSizes,
+    Number,
     Packing,
+    Reach,
     product_dims,
     slowest_curve,
     slowest_packing,
@@ -57,8 +60,8 @@ class Device:
     `launch_s` is the fixed time of one kernel. `overlap` says how computing and communicating slow each other, where a
     device does both at once; None: it does one after the other. `efficiency` is what of all this kernels reach; None:
     all of it. `compiler` is "xla_cpu" where programs are known to be compiled by XLA for CPUs, which
-    decides what memory they need, and "xla_tpu" for TPUs, which make random bits in a way of their own; "" says
-    nothing. `host_bandwidth_bytes_per_s` is that of its link to the host's memory, in one direction.
+    decides what memory they need, "xla_gpu" where by XLA for GPUs, which decides what they fuse, and "xla_tpu" for TPUs,
+    which make random bits in a way of their own; "" says nothing. `host_bandwidth_bytes_per_s` is that of its link to the host's memory, in one direction.
 
     Invariants: all numbers are finite and > 0 (`launch_s` >= 0); a float32 peak is there.
     """
@@ -175,7 +178,7 @@ def compute_time_s(
 
         max(flops / peak, size_bytes / memory bandwidth) + launch
 
-    With an `efficiency`, flops / peak gives way to the curve of its kind, and is stretched by half sizes, or by what a
+    With an `efficiency`, flops / peak gives way to the curve of its kind, or to what products reach of the peak, and is stretched by half sizes, or by what a
     convolution packs, where `elements` are given; size_bytes / memory bandwidth gives way to the curve of memory. What
     is picked takes no less than the curve of `runs` says.
 
@@ -197,7 +200,7 @@ def compute_time_s(
     if not (flops >= 0 and size_bytes >= 0):
         raise ValueError(f"flops and size_bytes must be >= 0, got {flops} and {size_bytes}")
     work = None if device.efficiency is None else device.efficiency.of(kind, dtype)
-    computing = flops / peak_flops_per_s(device, dtype) if work is None else work.time_s(flops)
+    computing = _at_peak_s(flops, kind, dtype, device) if work is None else work.time_s(flops)
     losing = _losing(device, kind, dtype)
     if losing is not None and elements is not None and flops:
         computing *= losing.stretch(*product_dims(*elements, flops))
@@ -218,7 +221,7 @@ def compute_times_s(
 ) -> Floats:
     """`compute_time_s` of several kernels of one kind and type, at once: arrays of one length."""
     work = None if device.efficiency is None else device.efficiency.of(kind, dtype)
-    computing = flops / peak_flops_per_s(device, dtype) if work is None else work.times_s(flops)
+    computing = _at_peak_s(flops, kind, dtype, device) if work is None else work.times_s(flops)
     losing = _losing(device, kind, dtype)
     if losing is not None and elements is not None and len(flops) and flops.min() > 0:
         computing *= losing.stretch(*product_dims(*elements, flops))
@@ -233,6 +236,15 @@ def compute_times_s(
         moving = np.maximum(moving, runs[0] * run.times_s(runs[1]))
 
     return np.maximum(computing, moving) + device.launch_s
+
+
+def _at_peak_s(flops: Number, kind: str, dtype: str, device: Device) -> Number:
+    """Seconds at the peak, or at what products reach of it (`Reach`)."""
+    peak = peak_flops_per_s(device, dtype)
+    reach = None if device.efficiency is None else device.efficiency.reach
+    if reach is None or kind.partition(":")[0] not in PRODUCTS:
+        return flops / peak
+    return reach.time_s(flops, peak)
 
 
 def _losing(device: Device, kind: str, dtype: str) -> HalfSizes | Packing | None:
@@ -270,6 +282,7 @@ def _slowest_efficiency(devices: tuple[Device, ...]) -> Efficiency | None:
     picked = {
         kind: [c for e in known if (c := e.run(kind)) is not None] for e in known for kind in e.runs
     }
+    reached = [each.reach for each in known if each.reach is not None]
     packed = {
         kind: [p for e in known if (p := e.packing(kind)) is not None]
         for e in known
@@ -291,7 +304,14 @@ def _slowest_efficiency(devices: tuple[Device, ...]) -> Efficiency | None:
         fresh=slowest_curve(tuple(fresh)) if fresh else None,
         convolutions={kind: slowest_packing(mine) for kind, mine in packed.items()},
         runs={kind: slowest_curve(tuple(mine)) for kind, mine in picked.items()},
+        reach=_slowest_reach(reached),
     )
+
+
+def _slowest_reach(reached: list[Reach]) -> Reach | None:
+    if not reached:
+        return None
+    return Reach(min(reach.share for reach in reached), max(reach.start_s for reach in reached))
 
 
 def _memory_curve(device: Device) -> Curve:

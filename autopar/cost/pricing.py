@@ -22,7 +22,7 @@ from autopar.cost.operators.body import body_time_s
 from autopar.cost.operators.fused import Bound, bounds, has_manual_axes, moved
 from autopar.cost.operators.local_work import LocalWork
 from autopar.ops.exchanged import laid_out_bytes, rounds
-from autopar.ops.fusion import materialised, written_out
+from autopar.ops.fusion import Fusing, in_products, is_row, materialised, written_out
 from autopar.ops.picked import picked_runs
 from autopar.ops.rate_kind import rate_kind
 from autopar.ops.rules.kernels import stated_bytes
@@ -253,7 +253,16 @@ class Roofline:
 
     @cached_property
     def _in_memory(self) -> frozenset[int]:
-        return materialised(self.graph)
+        return materialised(self.graph, self._fusing)
+
+    @cached_property
+    def _fusing(self) -> Fusing:
+        return self._backend.fusing
+
+    @cached_property
+    def _in_products(self) -> frozenset[int]:
+        """The operators that products do on their results: they are launched with these, and compute nothing."""
+        return in_products(self.graph, self._fusing)
 
     def op_cost(self, op: OpNode, strategy: Strategy) -> float:
         """Seconds of one device's share of `op`."""
@@ -277,6 +286,8 @@ class Roofline:
             sizes = [min(size, sizes[-1]) for size in sizes]
 
         size = sum(share * size for size, share in zip(sizes, self._moved(op), strict=True))
+        if op.id in self._rows and strategy.outs[0].unreduced:
+            size += sizes[0]
         if (stated := stated_bytes(op)) is not None:
             size = stated / strategy.split
 
@@ -294,7 +305,7 @@ class Roofline:
             elements = _as_product(op, (lhs, rhs, out), flops)
 
         dtype = op.ins[0].dtype if op.ins else op.outs[0].dtype
-        launched = any(t.id in self._in_memory for t in op.outs)
+        launched = self._is_launched(op)
         parts = tuple(float(self.mesh.product(placement.split_axes)) for _, placement in placed)
         runs = picked_runs(op, parts)
         turned = op.id in self._turned
@@ -321,6 +332,8 @@ class Roofline:
         size = sum(moving, np.zeros(len(strategies))) if stated is None else stated / layout.split
         device = self.cluster.device
         dtype = op.ins[0].dtype if op.ins else op.outs[0].dtype
+        if op.id in self._rows:
+            size = size + sizes[0] * np.array([bool(s.outs[0].unreduced) for s in strategies])
         flops = self._flops(op) / layout.split
         elements = None
         if traits_of(op.kind).is_contraction and len(flops) and flops.min() > 0:
@@ -341,17 +354,29 @@ class Roofline:
                 [bool(strategy.ins[0].unreduced) for strategy in strategies], 0.0, time_s
             )
 
-        launched = any(t.id in self._in_memory for t in op.outs)
-        return time_s if launched else np.maximum(0.0, time_s - device.launch_s)
+        return time_s if self._is_launched(op) else np.maximum(0.0, time_s - device.launch_s)
 
     def _moved(self, op: OpNode) -> tuple[float, ...]:
         """The share of each operand and result that counts."""
-        shares = moved(self.graph)[op.id]
+        shares = moved(self.graph, self._fusing)[op.id]
         return (0.0,) * len(shares) if self._bounds.get(op.id) == "computing" else shares
 
     def _flops(self, op: OpNode) -> float:
         """The operations that count."""
-        return 0.0 if self._bounds.get(op.id) == "moving" else work_flops(op)
+        inside = self._bounds.get(op.id) == "moving" or op.id in self._in_products
+        return 0.0 if inside else work_flops(op)
+
+    @cached_property
+    def _rows(self) -> frozenset[int]:
+        """The reductions over rows that their readers' loop computes: of parts of rows they are kernels of their own,
+        which read them once more.
+        """
+        mine = [op for op in self.graph.ops if is_row(op, self._fusing)]
+        return frozenset(op.id for op in mine if op.outs[0].id not in self._in_memory)
+
+    def _is_launched(self, op: OpNode) -> bool:
+        """Whether it is a kernel, or the last operator of one."""
+        return op.id not in self._in_products and any(t.id in self._in_memory for t in op.outs)
 
     @cached_property
     def _bounds(self) -> Mapping[int, Bound]:
@@ -360,14 +385,14 @@ class Roofline:
     def _is_free(self, op: OpNode) -> bool:
         """Whether nothing is computed or moved for `op` itself."""
         if op.kind in BORDERS:
-            return not any(moved(self.graph)[op.id])
+            return not any(moved(self.graph, self._fusing)[op.id])
         return (traits_of(op.kind).is_view and op.id not in self._written_out) or not (
             op.ins or op.outs
         )
 
     @cached_property
     def _written_out(self) -> frozenset[int]:
-        return written_out(self.graph)
+        return written_out(self.graph, self._fusing)
 
     def _folds(self, op: OpNode) -> bool:
         """Whether the compiler computes the product before `op` the other way round, where nothing comes between."""
@@ -386,17 +411,19 @@ class Roofline:
         return backend_of(self.cluster.device.compiler)
 
     def context(self, op: OpNode) -> Hashable:
-        """What it moves, what bounds its kernel, whether it ends one, and whether it is a view or part of a product."""
+        """What it moves, what bounds its kernel, whether it ends one, and whether it is a view, a row or part of a product."""
         folds = op.kind == "transpose" and op.id in self._folded
-        launched = not self._in_memory.isdisjoint([tensor.id for tensor in op.outs])
+        launched = self._is_launched(op)
         turned = op.kind == "dot_general" and op.id in self._turned
         return (
             folds,
             turned,
             launched,
             op.id in self._written_out,
+            op.id in self._rows,
+            op.id in self._in_products,
             self._bounds.get(op.id),
-            moved(self.graph)[op.id],
+            moved(self.graph, self._fusing)[op.id],
         )
 
     @property

@@ -16,7 +16,6 @@ from autopar.cost.assemble import placement_choice
 from autopar.cost.pricing import Pricing, compiler_of, pack_price
 from autopar.memory.account import Account, account
 from autopar.ops.fusion import materialised, recomputed
-from autopar.ops.workspace import workspace_bytes
 from autopar.passes.pipeline import build_program
 from autopar.search.constraints.restriction import Restriction, each_alone
 from autopar.search.explain_infeasible import Moments, blame
@@ -274,15 +273,16 @@ class LimitedSolve:
 
 def account_of(graph: OpGraph, program: ShardedProgram, pricing: Pricing) -> Account:
     """What `program` costs in time and memory: no less than its compiler may set aside, where that is known."""
+    backend = backend_of(compiler_of(pricing))
     spent = account(
         program,
         pricing.op_cost,
         materialised(graph),
         graph.donated,
         recomputed=recomputed(graph),
-        workspace=workspace_bytes,
+        workspace=backend.workspace,
     )
-    compiled = backend_of(compiler_of(pricing)).set_aside(program, graph.donated, workspace_bytes)
+    compiled = backend.set_aside(program, graph.donated, backend.workspace)
     if compiled is None:
         return spent
 

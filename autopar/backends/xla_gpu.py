@@ -1,0 +1,85 @@
+"""XlaGpu: XLA's compiler for GPUs, as far as its own programs for H100s say (JAX 0.10.2, `benchmarks.gpu_aot`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from autopar.backends.backend import Backend
+from autopar.core.graph import OpNode
+from autopar.core.placement import StepKind
+from autopar.ops.fusion import Fusing
+from autopar.ops.picked import Number
+from autopar.ops.traits import traits_of
+from autopar.ops.workspace import workspace_bytes
+from autopar.redistribute.step import TurnPrice
+from cost_models.compute import Device, moving_time_s
+
+ROW_ELEMENTS = 2**14
+"""Rows up to this length are read once by the Triton kernel that reduces them and writes what is made of them.
+
+Softmax and layer norm of 2^28 elements, bfloat16 and float32, in rows of 2048, 8192 and 16384: one kernel, 2.0 passes; in
+rows of 32768 and 65536 each reduction reads them once more: 4.2 passes.
+"""
+TURNED_STEPS: frozenset[StepKind] = frozenset(("all_gather", "reduce_scatter", "all_to_all"))
+"""The steps that NCCL does along the dim that lies first in memory: along others the array is copied in another order."""
+
+CUBLAS_BYTES = 4 * 2**20
+"""The workspace that each call of cuBLAS is given; the next call is given the same."""
+
+
+@dataclass(frozen=True)
+class XlaGpu(Backend):
+    """XLA's compiler for GPUs.
+
+    It joins all-reduces itself, into one of several operands, without laying them end to end. Operands of products whose
+    batch dims are not the first ones are copied in another order, as in attention.
+    """
+
+    name: str = "xla_gpu"
+    apart_bytes: int | None = 0
+    fusing: Fusing = Fusing(row_elements=ROW_ELEMENTS, anew=True, into_products=True)
+
+    def product_turns_s(
+        self,
+        op: OpNode,
+        elements: tuple[Number, Number, Number],
+        flops: Number,
+        device: Device,
+        *,
+        turned: bool,
+    ) -> Number:
+        """See `Backend.product_turns_s`."""
+        del turned
+        total = flops * 0.0
+        for operand, count in enumerate(elements[:2]):
+            if regroups(op, operand):
+                total = total + _copying_time_s(count * op.ins[operand].itemsize, device)
+        return total
+
+    def workspace(self, op: OpNode, in_bytes: Sequence[int]) -> int:
+        """See `Backend.workspace`: products have cuBLAS's."""
+        beside = CUBLAS_BYTES if traits_of(op.kind).is_contraction else 0
+        return workspace_bytes(op, in_bytes) + beside
+
+    def turn_price(self, device: Device) -> TurnPrice:
+        """See `Backend.turn_price`."""
+        return partial(_turning_time_s, device)
+
+
+def regroups(op: OpNode, operand: int) -> bool:
+    """Whether an operand of a product of matrices has batch dims that are not its first ones, as heads of attention."""
+    if op.kind != "dot_general":
+        return False
+    batch: tuple[int, ...] = op.params["dimension_numbers"][1][operand]
+    return sorted(batch) != list(range(len(batch)))
+
+
+def _turning_time_s(device: Device, kind: StepKind, size_bytes: int) -> float:
+    return _copying_time_s(float(size_bytes), device) if kind in TURNED_STEPS else 0.0
+
+
+def _copying_time_s(size_bytes: Number, device: Device) -> Number:
+    """Seconds in which `size_bytes` are read and written once more, by a kernel of its own."""
+    return size_bytes * (moving_time_s(2.0, device)) + device.launch_s

@@ -19,15 +19,15 @@ from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import StepKind
 from autopar.core.strategy import Strategy, StrategyArrays
 from autopar.cost.operators.body import body_time_s
-from autopar.cost.operators.fused import Bound, bounds, has_manual_axes, moved
+from autopar.cost.operators.fused import Bound, bounds, has_manual_axes, kernel_flops, moved
 from autopar.cost.operators.local_work import LocalWork
 from autopar.ops.exchanged import laid_out_bytes, rounds
-from autopar.ops.fusion import Fusing, in_products, is_row, materialised, written_out
+from autopar.ops.fusion import Fusing, in_products, is_row, loops, materialised, written_out
 from autopar.ops.picked import picked_runs
 from autopar.ops.rate_kind import rate_kind
 from autopar.ops.rules.kernels import stated_bytes
 from autopar.ops.touched import reads_what_it_writes
-from autopar.ops.traits import traits_of, work_flops
+from autopar.ops.traits import traits_of
 from autopar.redistribute.step import PackPrice, TurnPrice, no_pack, no_turn
 from cost_models import Cluster, Group, collective_time_s, compute_times_s, group
 from cost_models.compute import host_time_s, moving_time_s
@@ -363,8 +363,7 @@ class Roofline:
 
     def _flops(self, op: OpNode) -> float:
         """The operations that count."""
-        inside = self._bounds.get(op.id) == "moving" or op.id in self._in_products
-        return 0.0 if inside else work_flops(op)
+        return kernel_flops(self.graph, op, self._fusing, self._bounds.get(op.id))
 
     @cached_property
     def _rows(self) -> frozenset[int]:
@@ -422,6 +421,7 @@ class Roofline:
             op.id in self._written_out,
             op.id in self._rows,
             op.id in self._in_products,
+            len(loops(self.graph, self._fusing)[self.graph.original(op).id]),
             self._bounds.get(op.id),
             moved(self.graph, self._fusing)[op.id],
         )

@@ -9,11 +9,11 @@ from autopar.backends.known import backend_of
 from autopar.core.graph import OpGraph, OpNode
 from autopar.core.mesh import DeviceMesh
 from autopar.core.strategy import Strategy
-from autopar.cost.operators.fused import bounds, moved
+from autopar.cost.operators.fused import bounds, kernel_flops, moved
 from autopar.ops.fusion import in_products, materialised, written_out
 from autopar.ops.picked import picked_runs
 from autopar.ops.rate_kind import rate_kind
-from autopar.ops.traits import traits_of, work_flops
+from autopar.ops.traits import traits_of
 from cost_models import compute_time_s
 from cost_models.compute import Device
 
@@ -97,7 +97,7 @@ def _kernels(body: OpGraph, device: Device, devices: int) -> tuple[_BodyKernel, 
             _BodyKernel(
                 body.tree.weight(op.region),
                 rate_kind(op),
-                0.0 if bound.get(op.id) == "moving" or op.id in absorbed else work_flops(op),
+                kernel_flops(body, op, fusing, bound.get(op.id)),
                 op.ins[0].dtype if op.ins else op.outs[0].dtype,
                 op.id not in absorbed and any(tensor.id in in_memory for tensor in op.outs),
                 sum(

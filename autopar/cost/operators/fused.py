@@ -66,6 +66,16 @@ def bounds(
     return _bounds(graph, device, devices, axes)
 
 
+def kernel_flops(graph: OpGraph, op: OpNode, fusing: Fusing, bound: Bound | None) -> float:
+    """The operations of an operator in all kernels that compute it, `bound` as they are.
+
+    None where these are bound by moving, and where a product of matrices does them to its result.
+    """
+    if bound == "moving" or op.id in in_products(graph, fusing):
+        return 0.0
+    return len(loops(graph, fusing)[graph.original(op).id]) * work_flops(op)
+
+
 @once_per_graph
 def has_manual_axes(graph: OpGraph) -> bool:
     """Whether any operator stands in a part that the user splits by hand."""

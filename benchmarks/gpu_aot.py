@@ -4,12 +4,12 @@
                                  [--clusters 8xh100 8x8xh100]
 
 Needs JAX's plugin for CUDA (the extra `gpu-aot`), and neither a GPU nor a driver. Training steps in shape only, in
-bfloat16, are compiled ahead of time for H100s under plans: the solver's own on a line and on a grid of devices, data and
-tensor parallel ones, pinned and perturbed ones (`benchmarks.accuracy_plans`). On 64 H100s some of them are.
+bfloat16, are compiled ahead of time for H100s under plans: the solver's own on a line and on a grid of devices, data
+and tensor parallel ones, pinned and perturbed ones (`benchmarks.accuracy_plans`); a few of them for 64 H100s too.
 
 Beside what is predicted for a plan stands what the compiler made of it:
-* computing: its own times of its kernels, without launches. Its times of products of bfloat16 to float32 and of mixed types
-  are 60 times too long, and of convolutions and copies it has none: these are priced by operations or bytes
+* computing: its own times of its kernels, without launches. Its times of products of bfloat16 to float32 and of mixed
+  types are 60 times too long, and of convolutions and copies it has none: these are priced by operations or bytes
   (`benchmarks.gpu_kernels` has the rules). What is predicted is without launches too.
 * kernels: how many it launches, and how many are predicted.
 * steps: both and the collectives that it made, by the links of the profile; a launch takes what the profile says.
@@ -172,8 +172,7 @@ def compiled_row(drawn: Drawn, cluster: Cluster, devices: Sequence[Any]) -> Row:
 
 
 def guessed(graph: OpGraph, program: ShardedProgram, cluster: Cluster) -> Predicted:
-    """What is predicted for a program. Copies beside collectives are counted as computing, as the compiler makes kernels
-    of them.
+    """What is predicted for a program. Copies beside collectives count as computing: kernels are made of them.
 
     Launches are what everything takes less on a device that has none, those copies what communicating takes less on one
     whose compiler is not known.

@@ -1,8 +1,9 @@
 """What a program computes that XLA compiled for GPUs, as the compiler itself estimates it: HLO text in, numbers out.
 
-With `xla_gpu_collect_cost_model_stats` the compiler writes `"reification_cost"` beside kernels, by name of its model, and
-its times of these are taken as they are: "indexing-cost-model" for Triton fusions (softmax, norms), of which the others
-know nothing; "sol" for other fusions (a roofline) and for cuBLAS (a table measured on H100).
+With `xla_gpu_collect_cost_model_stats` the compiler writes `"reification_cost"` beside kernels, by the name of its
+model. Taken as they are: "indexing-cost-model" for Triton fusions (softmax, norms), of which the others know nothing;
+"sol" for other fusions (a roofline) and for cuBLAS, a table measured on H100. That ends at four products of 4096 rows,
+columns and terms: larger ones take the rate of its last entry.
 
 Priced here instead, by operations or bytes on the device's peaks, are products that the table does not hold (of
 bfloat16 to float32 and of mixed types, which it puts 60 times too slow), convolutions of cuDNN, and copies. Products
@@ -28,9 +29,25 @@ LARGE_PRODUCTS_FLOPS_PER_S = 780e12
 DTYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32", "f64": "float64", "s8": "int8"}
 NO_KERNELS = frozenset(
     (
-        "parameter constant bitcast tuple get-tuple-element partition-id replica-id after-all while conditional call "
-        "async-start async-update async-done copy-done optimization-barrier add-dependency domain"
-    ).split()
+        "parameter",
+        "constant",
+        "bitcast",
+        "tuple",
+        "get-tuple-element",
+        "partition-id",
+        "replica-id",
+        "after-all",
+        "while",
+        "conditional",
+        "call",
+        "async-start",
+        "async-update",
+        "async-done",
+        "copy-done",
+        "optimization-barrier",
+        "add-dependency",
+        "domain",
+    )
 )
 """Instructions that run nothing on a device by themselves; what they call is looked at on its own."""
 COLLECTIVES = (

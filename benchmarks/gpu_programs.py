@@ -25,7 +25,7 @@ TARGET = Path(__file__).with_name("h100_sxm.textproto")
 PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin")
 MISSING = (
     "this benchmark needs JAX's plugin for CUDA, which is not installed: pip install --no-deps "
-    "jax-cuda12-plugin=={version} jax-cuda12-pjrt=={version} (0.8 GB; or '.[gpu-aot]'). Neither a GPU nor CUDA is needed."
+    "jax-cuda12-plugin=={version} jax-cuda12-pjrt=={version}, or '.[gpu-aot]' (0.8 GB). No GPU and no CUDA is needed."
 )
 TOPOLOGIES = {"8xh100": "1x1x8", "8x8xh100": "1x8x8"}
 """By cluster: slices, hosts, devices of a host."""
@@ -57,8 +57,8 @@ def gpt(more: int) -> Model:
 def llama(more: int, layers: int = 8) -> Model:
     """`shapes.llama`, layers scanned and rematerialised. By hand: Megatron's columns and rows.
 
-    Each head has keys of its own, as in Llama 2: where two heads share them, products are emitted whose results have these
-    two as their last dim, and the compiler's transposes of them would take most of the step.
+    Each head has keys of its own, as in Llama 2: where two heads share them, products are emitted whose results have
+    these two as their last dim, and the compiler's transposes of them would take most of the step.
     """
     heads = 16
     sizes = {"kv_heads": heads, "vocab": 32768, "sequence": 2048, "batch": 32 * more}

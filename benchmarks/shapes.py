@@ -112,6 +112,7 @@ def llama(
 
 
 def llama_block(p: Tree, x: jax.Array, _key: jax.Array) -> jax.Array:
+    """One layer of Llama on x[batch, position, width]."""
     normed = rms_norm(p["norm1"], x)
     q, k, v = (
         jnp.einsum("bsm,mhd->bshd", normed, p[name].astype(x.dtype))

@@ -59,9 +59,10 @@ class Device:
 
     `launch_s` is the fixed time of one kernel. `overlap` says how computing and communicating slow each other, where a
     device does both at once; None: it does one after the other. `efficiency` is what of all this kernels reach; None:
-    all of it. `compiler` is "xla_cpu" where programs are known to be compiled by XLA for CPUs, which
-    decides what memory they need, "xla_gpu" where by XLA for GPUs, which decides what they fuse, and "xla_tpu" for TPUs,
-    which make random bits in a way of their own; "" says nothing. `host_bandwidth_bytes_per_s` is that of its link to the host's memory, in one direction.
+    all of it. `compiler` is "xla_cpu" where programs are known to be compiled by XLA for CPUs, which decides what
+    memory is needed, "xla_gpu" where by XLA for GPUs, which decides what they fuse, and "xla_tpu" for TPUs, which make
+    random bits in a way of their own; "" says nothing. `host_bandwidth_bytes_per_s` is that of its link to the host's
+    memory, in one direction.
 
     Invariants: all numbers are finite and > 0 (`launch_s` >= 0); a float32 peak is there.
     """
@@ -178,9 +179,9 @@ def compute_time_s(
 
         max(flops / peak, size_bytes / memory bandwidth) + launch
 
-    With an `efficiency`, flops / peak gives way to the curve of its kind, or to what products reach of the peak, and is stretched by half sizes, or by what a
-    convolution packs, where `elements` are given; size_bytes / memory bandwidth gives way to the curve of memory. What
-    is picked takes no less than the curve of `runs` says.
+    With an `efficiency`, flops / peak gives way to the curve of its kind, or to what products reach (`Reach`), and is
+    stretched by half sizes, or by what a convolution packs, where `elements` are given; size_bytes / memory bandwidth
+    gives way to the curve of memory. What is picked takes no less than the curve of `runs` says.
 
     Args:
       flops: floating-point (or integer) operations; a multiply-add counts two (>= 0).

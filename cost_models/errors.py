@@ -79,8 +79,8 @@ def slower_cluster(cluster: Cluster, path: str, error: float) -> Cluster:
 
     Times grow by it, rates are divided by 1 + `error`; of a slowdown s it is s - 1 that grows. What was measured in the
     place of a number errs as that does: curves of moving with the memory bandwidth, those of an element type's
-    operations with its peak; of the terms of a level alpha with its latency, the others with its bandwidth. What products
-    reach errs with the peak, the start of a level's collectives with its latency.
+    operations with its peak; of the terms of a level alpha with its latency, the others with its bandwidth. What
+    products reach errs with the peak, the start of a level's collectives with its latency.
 
     Raises:
       ValueError: if times do not depend on such a number.

@@ -145,10 +145,10 @@ class DeviceProfile(Strict):
     the cluster share: each gets its part, at the same time as the others. Without `overlap`, nothing is computed while
     anything is communicated.
 
-    What a device reaches of its peaks is optional, see `Efficiency`: `products` of any, `half_sizes` of products by element type, what
-    `convolutions` pack by kind, `work` by kind of operation and element type, `memory` as points of a curve, which goes
-    on at the memory bandwidth, `fresh` and `runs` (by kind, of one run) as points of curves that go on as up to the
-    last. Without any of them, all.
+    What a device reaches of its peaks is optional, see `Efficiency`: `products` of any type (`Reach`), `half_sizes` of
+    products by element type, what `convolutions` pack by kind, `work` by kind of operation and element type, `memory`
+    as points of a curve, which goes on at the memory bandwidth, `fresh` and `runs` (by kind, of one run) as points of
+    curves that go on as up to the last. Without any of them, all.
     `compiler`: who compiles for it, where that is known (see `Device`). `host_bandwidth_bytes_per_s`: without it, that
     of PCI Express 3.0.
     """

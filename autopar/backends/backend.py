@@ -104,7 +104,7 @@ class Backend:
         return no_pack
 
     def workspace(self, op: OpNode, in_bytes: Sequence[int]) -> int:
-        """What the compiler holds while the operator runs, besides operands (of `in_bytes` on one device) and results."""
+        """What is held while the operator runs, beside operands (of `in_bytes` on one device) and results."""
         return workspace_bytes(op, in_bytes)
 
     def written(self, program: ShardedProgram) -> frozenset[int]:

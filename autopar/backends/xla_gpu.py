@@ -19,12 +19,13 @@ from cost_models.compute import Device, moving_time_s
 ROW_ELEMENTS = 2**14
 """Rows up to this length are read once by the Triton kernel that reduces them and writes what is made of them.
 
-Softmax and layer norm of 2^28 elements, bfloat16 and float32, in rows of 2048, 8192 and 16384: one kernel, 2.0 passes; in
-rows of 32768 and 65536 each reduction reads them once more: 4.2 passes.
+Softmax and layer norm of 2^28 elements, bfloat16 and float32, in rows of 2048, 8192 and 16384: one kernel, 2.0 passes;
+in rows of 32768 and 65536 each reduction reads them once more: 4.2 passes.
 """
 TURNED_STEPS: frozenset[StepKind] = frozenset(("all_gather", "reduce_scatter", "all_to_all"))
-"""The steps that NCCL does along the dim that lies first in memory: along others the array is copied in another order."""
+"""Steps that NCCL does along the dim that lies first in memory; along others an array is copied in another order."""
 
+FUSING = Fusing(row_elements=ROW_ELEMENTS, anew=True, into_products=True)
 CUBLAS_BYTES = 4 * 2**20
 """The workspace that each call of cuBLAS is given; the next call is given the same."""
 
@@ -33,13 +34,13 @@ CUBLAS_BYTES = 4 * 2**20
 class XlaGpu(Backend):
     """XLA's compiler for GPUs.
 
-    It joins all-reduces itself, into one of several operands, without laying them end to end. Operands of products whose
-    batch dims are not the first ones are copied in another order, as in attention.
+    It joins all-reduces itself, into one of several operands, without laying them end to end. Operands of products
+    whose batch dims are not the first ones are copied in another order, as in attention.
     """
 
     name: str = "xla_gpu"
     apart_bytes: int | None = 0
-    fusing: Fusing = Fusing(row_elements=ROW_ELEMENTS, anew=True, into_products=True)
+    fusing: Fusing = FUSING
 
     def product_turns_s(
         self,

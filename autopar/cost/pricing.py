@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf, prod
@@ -19,10 +19,17 @@ from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import StepKind
 from autopar.core.strategy import Strategy, StrategyArrays
 from autopar.cost.operators.body import body_time_s
-from autopar.cost.operators.fused import Bound, bounds, has_manual_axes, kernel_flops, moved
+from autopar.cost.operators.fused import (
+    Bounds,
+    bounds,
+    has_manual_axes,
+    kernel_flops,
+    kernel_shares,
+    moved,
+)
 from autopar.cost.operators.local_work import LocalWork
 from autopar.ops.exchanged import laid_out_bytes, rounds
-from autopar.ops.fusion import Fusing, in_products, is_row, loops, materialised, written_out
+from autopar.ops.fusion import Fusing, in_products, loops, materialised, rows, written_out
 from autopar.ops.picked import picked_runs
 from autopar.ops.rate_kind import rate_kind
 from autopar.ops.rules.kernels import stated_bytes
@@ -358,27 +365,26 @@ class Roofline:
 
     def _moved(self, op: OpNode) -> tuple[float, ...]:
         """The share of each operand and result that counts."""
-        shares = moved(self.graph, self._fusing)[op.id]
-        return (0.0,) * len(shares) if self._bounds.get(op.id) == "computing" else shares
+        return kernel_shares(self.graph, op, self._fusing, self._bounds)
 
     def _flops(self, op: OpNode) -> float:
         """The operations that count."""
-        return kernel_flops(self.graph, op, self._fusing, self._bounds.get(op.id))
+        return kernel_flops(self.graph, op, self._fusing, self._bounds)
 
     @cached_property
     def _rows(self) -> frozenset[int]:
         """The reductions over rows that their readers' loop computes: of parts of rows they are kernels of their own,
         which read them once more.
         """
-        mine = [op for op in self.graph.ops if is_row(op, self._fusing)]
-        return frozenset(op.id for op in mine if op.outs[0].id not in self._in_memory)
+        mine = rows(self.graph, self._fusing)
+        return frozenset(n for n in mine if self.graph.ops[n].outs[0].id not in self._in_memory)
 
     def _is_launched(self, op: OpNode) -> bool:
         """Whether it is a kernel, or the last operator of one."""
         return op.id not in self._in_products and any(t.id in self._in_memory for t in op.outs)
 
     @cached_property
-    def _bounds(self) -> Mapping[int, Bound]:
+    def _bounds(self) -> Bounds:
         return bounds(self.graph, self.cluster.device, self.mesh.size, dict(self.mesh.axes))
 
     def _is_free(self, op: OpNode) -> bool:
@@ -410,7 +416,9 @@ class Roofline:
         return backend_of(self.cluster.device.compiler)
 
     def context(self, op: OpNode) -> Hashable:
-        """What it moves, what bounds its kernel, whether it ends one, and whether it is a view, a row or part of a product."""
+        """What it moves, what bounds its kernels, how many these are, whether it ends one, whether it is a view, a row
+        or part of a product.
+        """
         folds = op.kind == "transpose" and op.id in self._folded
         launched = self._is_launched(op)
         turned = op.kind == "dot_general" and op.id in self._turned

@@ -75,14 +75,39 @@ def in_products(graph: OpGraph, fusing: Fusing) -> frozenset[int]:
     return frozenset(found)
 
 
-def is_row(op: OpNode, fusing: Fusing) -> bool:
-    """Whether the operator is a reduction over rows that its readers' loop computes (`Fusing.row_elements`)."""
+@once_per_graph
+def rows(graph: OpGraph, fusing: Fusing) -> frozenset[int]:
+    """The ids of the reductions over rows that their readers' loop computes (`Fusing.row_elements`).
+
+    What they read comes to them through no transpose: another kernel reads that in tiles.
+    """
+    found: set[int] = set()
+    turned: set[int] = set()
+    absorbed = in_products(graph, fusing)
+    for op in graph.ops if fusing.row_elements else ():
+        comes_turned = not turned.isdisjoint([tensor.id for tensor in op.ins])
+        if is_fusible(op) and op.id not in absorbed and (comes_turned or _reorders(op)):
+            turned.update(tensor.id for tensor in op.outs)
+        elif not comes_turned and _is_row(op, fusing.row_elements):
+            found.add(op.id)
+
+    return frozenset(found)
+
+
+def _is_row(op: OpNode, row_elements: int) -> bool:
     return (
-        fusing.row_elements > 0
-        and op.kind.startswith("reduce_")
+        op.kind.startswith("reduce_")
         and tuple(op.params.get("axes", ())) == (op.ins[0].ndim - 1,)
-        and op.ins[0].shape[-1] <= fusing.row_elements
+        and op.ins[0].shape[-1] <= row_elements
     )
+
+
+def _reorders(op: OpNode) -> bool:
+    """Whether `op` puts dims in another order, of which there are several with more than one element."""
+    if op.kind != "transpose":
+        return False
+    order = [dim for dim in op.params["permutation"] if op.ins[0].shape[dim] > 1]
+    return order != sorted(order)
 
 
 @once_per_graph
@@ -124,9 +149,10 @@ def _written(
     """The ids of what is written where nothing is made anew: `kept`, and what no loop that makes it reads alone."""
     found = set(kept)
     absorbed = in_products(graph, fusing)
+    in_loops = rows(graph, fusing)
     loop = [*range(len(graph.ops))]
     for op in reversed(graph.ops):
-        fuses = op.id not in absorbed and (is_fusible(op) or is_row(op, fusing))
+        fuses = op.id not in absorbed and (is_fusible(op) or op.id in in_loops)
         for tensor in op.outs:
             into = _readers(graph, absorbed, op, uses.get(tensor.id, ())) if fuses else None
             if into is None or len({loop[reader] for reader in into}) != 1:

@@ -1,4 +1,4 @@
-"""The benchmark against XLA's compiler for GPUs: what is read out of its texts, its models, a compilation where it is."""
+"""The benchmark against XLA's compiler for GPUs: what is read out of its texts, its models, a compilation."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from autopar.backends.known import backend_of
 from autopar.core.graph import OpGraph, OpNode
 from autopar.core.mesh import DeviceMesh
 from autopar.core.strategy import Strategy
-from autopar.cost.operators.fused import bounds, kernel_flops, moved
+from autopar.cost.operators.fused import bounds, kernel_flops, kernel_shares
 from autopar.ops.fusion import in_products, materialised, written_out
 from autopar.ops.picked import picked_runs
 from autopar.ops.rate_kind import rate_kind
@@ -91,13 +91,13 @@ def _kernels(body: OpGraph, device: Device, devices: int) -> tuple[_BodyKernel, 
     for op in body.ops:
         if traits_of(op.kind).is_view and op.id not in written:
             continue
-        shares = zip((*op.ins, *op.outs), moved(body, fusing)[op.id], strict=True)
-        through = [(t, share) for t, share in shares if share and bound.get(op.id) != "computing"]
+        shares = zip((*op.ins, *op.outs), kernel_shares(body, op, fusing, bound), strict=True)
+        through = [(t, share) for t, share in shares if share]
         found.append(
             _BodyKernel(
                 body.tree.weight(op.region),
                 rate_kind(op),
-                kernel_flops(body, op, fusing, bound.get(op.id)),
+                kernel_flops(body, op, fusing, bound),
                 op.ins[0].dtype if op.ins else op.outs[0].dtype,
                 op.id not in absorbed and any(tensor.id in in_memory for tensor in op.outs),
                 sum(

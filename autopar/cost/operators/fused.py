@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from math import prod
-from typing import Literal
 
 from autopar.backends.known import backend_of
 from autopar.core.graph import OpGraph, OpNode
@@ -17,7 +16,8 @@ from autopar.ops.touched import touched
 from autopar.ops.traits import reads_fused, traits_of, work_flops
 from cost_models.compute import Device, moving_time_s, work_curve
 
-Bound = Literal["computing", "moving"]
+Bounds = Mapping[int, float]
+"""By operator how much of it runs in kernels that computing bounds: 1 or 0, parts of 1 where it runs in several."""
 
 
 @once_per_graph
@@ -52,28 +52,30 @@ def moved(graph: OpGraph, fusing: Fusing = PLAIN) -> tuple[tuple[float, ...], ..
 
 def bounds(
     graph: OpGraph, device: Device, devices: int, sizes: Mapping[str, int] | None = None
-) -> Mapping[int, Bound]:
-    """What bounds the kernel that an operator runs in with others, by the operator's id; all else runs alone.
+) -> Bounds:
+    """Whether computing bounds the kernel that an operator runs in with others, not moving; all else runs alone.
 
         kernel: max(sum of computing, sum of moving)
 
     So an operator costs its part of the one or of the other. Which of both bounds a kernel is decided once, with all
     that it does split over all `devices`, so that its operators have prices of their own. Along manual axes, of these
-    `sizes`, it is split already. Meshes of as many devices share what is found, where no axis is manual. An operator of
-    several kernels that are bound by both computes.
+    `sizes`, it is split already. Meshes of as many devices share what is found, where no axis is manual.
     """
     axes = tuple((sizes or {}).items()) if has_manual_axes(graph) else ()
     return _bounds(graph, device, devices, axes)
 
 
-def kernel_flops(graph: OpGraph, op: OpNode, fusing: Fusing, bound: Bound | None) -> float:
-    """The operations of an operator in all kernels that compute it, `bound` as they are.
-
-    None where these are bound by moving, and where a product of matrices does them to its result.
-    """
-    if bound == "moving" or op.id in in_products(graph, fusing):
+def kernel_flops(graph: OpGraph, op: OpNode, fusing: Fusing, bound: Bounds) -> float:
+    """The operations of an operator in all kernels that computing bounds; none where a product does them itself."""
+    if op.id in in_products(graph, fusing):
         return 0.0
-    return len(loops(graph, fusing)[graph.original(op).id]) * work_flops(op)
+    return len(loops(graph, fusing)[graph.original(op).id]) * bound.get(op.id, 1.0) * work_flops(op)
+
+
+def kernel_shares(graph: OpGraph, op: OpNode, fusing: Fusing, bound: Bounds) -> tuple[float, ...]:
+    """What of its operands and results an operator moves (`moved`), in all kernels that moving bounds."""
+    moving = 1.0 - bound.get(op.id, 0.0)
+    return tuple([share * moving for share in moved(graph, fusing)[op.id]])
 
 
 @once_per_graph
@@ -85,19 +87,20 @@ def has_manual_axes(graph: OpGraph) -> bool:
 @once_per_graph
 def _bounds(
     graph: OpGraph, device: Device, devices: int, axes: tuple[tuple[str, int], ...]
-) -> Mapping[int, Bound]:
+) -> Bounds:
     sizes = dict(axes)
     fusing = backend_of(device.compiler).fusing
     shares = moved(graph, fusing)
-    known = dict[tuple[object, ...], Bound]()
-    found: dict[int, Bound] = {}
+    times = [len(mine) for mine in loops(graph, fusing)]
+    known = dict[tuple[object, ...], bool]()
+    found: dict[int, float] = {}
 
     for look, kernel in _shared(graph, fusing):
         if look not in known:
             parts = prod([sizes.get(axis, 1) for axis in manual_axes(kernel[0])])
-            known[look] = _bound(kernel, shares, device, devices // parts)
+            known[look] = _is_computing(kernel, shares, times, device, devices // parts)
         for op in kernel:
-            found[op.id] = known[look] if found.get(op.id) != "computing" else "computing"
+            found[op.id] = found.get(op.id, 0.0) + known[look] / times[op.id]
     for op in graph.ops:
         if op.recomputes in found:
             found[op.id] = found[op.recomputes]
@@ -144,16 +147,22 @@ def _in_memory(graph: OpGraph, op: OpNode, kept: frozenset[int]) -> tuple[float,
     return tuple([share if tensor.id in kept else 0.0 for tensor, share in shares])
 
 
-def _bound(
-    kernel: Sequence[OpNode], shares: Sequence[Sequence[float]], device: Device, devices: int
-) -> Bound:
+def _is_computing(
+    kernel: Sequence[OpNode],
+    shares: Sequence[Sequence[float]],
+    times: Sequence[int],
+    device: Device,
+    devices: int,
+) -> bool:
+    """Whether computing bounds a kernel; what its operators move, `times` kernels move a part each."""
     computing = size = 0.0
     for op in kernel:
         tensors = (*op.ins, *op.outs)
         computing += work_curve(device, rate_kind(op), tensors[0].dtype).time_s(
             work_flops(op) / devices
         )
-        size += sum(
-            share * tensor.size_bytes for tensor, share in zip(tensors, shares[op.id], strict=True)
+        size += (
+            sum(share * t.size_bytes for t, share in zip(tensors, shares[op.id], strict=True))
+            / times[op.id]
         )
-    return "computing" if computing > moving_time_s(size / devices, device) else "moving"
+    return computing > moving_time_s(size / devices, device)

@@ -124,7 +124,8 @@ def host_time_s(size_bytes: float, device: Device) -> float:
 def slowest_device(devices: tuple[Device, ...]) -> Device:
     """The device that takes as long as the slowest of `devices` for every kernel, and holds what all of them can.
 
-    As long to within the difference of their launches: the slowest to compute need not be the slowest to launch.
+    As long to within the difference of their launches: the slowest to compute need not be the slowest to launch, or to
+    start a product.
     Its name lists theirs, each once. A type has a peak of its own if it has one on any of them.
     """
     names = tuple(dict.fromkeys(device.name for device in devices))
@@ -283,7 +284,6 @@ def _slowest_efficiency(devices: tuple[Device, ...]) -> Efficiency | None:
     picked = {
         kind: [c for e in known if (c := e.run(kind)) is not None] for e in known for kind in e.runs
     }
-    reached = [each.reach for each in known if each.reach is not None]
     packed = {
         kind: [p for e in known if (p := e.packing(kind)) is not None]
         for e in known
@@ -301,18 +301,27 @@ def _slowest_efficiency(devices: tuple[Device, ...]) -> Efficiency | None:
             }
             for kind, types in kinds.items()
         },
-        memory=slowest_curve(tuple(_memory_curve(device) for device in devices)),
+        memory=slowest_curve(tuple(_memory_curve(device) for device in devices))
+        if any(each.memory is not None for each in known)
+        else None,
         fresh=slowest_curve(tuple(fresh)) if fresh else None,
         convolutions={kind: slowest_packing(mine) for kind, mine in packed.items()},
         runs={kind: slowest_curve(tuple(mine)) for kind, mine in picked.items()},
-        reach=_slowest_reach(reached),
+        reach=_slowest_reach(devices),
     )
 
 
-def _slowest_reach(reached: list[Reach]) -> Reach | None:
-    if not reached:
-        return None
-    return Reach(min(reach.share for reach in reached), max(reach.start_s for reach in reached))
+def _slowest_reach(devices: tuple[Device, ...]) -> Reach | None:
+    """What products reach on the device where large ones take longest."""
+
+    def reach(device: Device) -> Reach | None:
+        return None if device.efficiency is None else device.efficiency.reach
+
+    def rate(device: Device) -> float:
+        mine = reach(device)
+        return peak_flops_per_s(device, "bfloat16") * (1.0 if mine is None else mine.share)
+
+    return reach(min(devices, key=rate))
 
 
 def _memory_curve(device: Device) -> Curve:

@@ -48,7 +48,7 @@ from benchmarks.gpu_programs import COMPILER_OPTIONS, MODELS, gpu_devices, sized
 from benchmarks.record import Screen, add_record_option, record
 from cost_models import Cluster, load_cluster
 
-PLANS = {"8xh100": 10, "8x8xh100": 4}
+PLANS = {"8xh100": 8, "8x8xh100": 3}
 FEW = ("mlp", "llama")
 """The models that are compiled for 64 H100s too."""
 UNDER = 0.02

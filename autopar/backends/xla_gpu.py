@@ -35,7 +35,8 @@ class XlaGpu(Backend):
     """XLA's compiler for GPUs.
 
     It joins all-reduces itself, into one of several operands, without laying them end to end. Operands of products
-    whose batch dims are not the first ones are copied in another order, as in attention.
+    whose batch dims are not the first ones are copied in another order, as in attention, and one of a narrower type
+    than the other is written in that first.
     """
 
     name: str = "xla_gpu"
@@ -54,9 +55,11 @@ class XlaGpu(Backend):
         """See `Backend.product_turns_s`."""
         del turned
         total = flops * 0.0
-        for operand, count in enumerate(elements[:2]):
-            if regroups(op, operand):
-                total = total + _copying_time_s(count * op.ins[operand].itemsize, device)
+        widest = max(tensor.itemsize for tensor in op.ins[:2])
+        for operand, (count, tensor) in enumerate(zip(elements[:2], op.ins, strict=False)):
+            if regroups(op, operand) or tensor.itemsize < widest:
+                moved = count * float(tensor.itemsize + widest)
+                total = total + moved * moving_time_s(1.0, device) + device.launch_s
         return total
 
     def workspace(self, op: OpNode, in_bytes: Sequence[int]) -> int:
@@ -78,9 +81,6 @@ def regroups(op: OpNode, operand: int) -> bool:
 
 
 def _turning_time_s(device: Device, kind: StepKind, size_bytes: int) -> float:
-    return _copying_time_s(float(size_bytes), device) if kind in TURNED_STEPS else 0.0
-
-
-def _copying_time_s(size_bytes: Number, device: Device) -> Number:
-    """Seconds in which `size_bytes` are read and written once more, by a kernel of its own."""
-    return size_bytes * (moving_time_s(2.0, device)) + device.launch_s
+    if kind not in TURNED_STEPS:
+        return 0.0
+    return moving_time_s(2.0 * size_bytes, device) + device.launch_s

@@ -182,6 +182,17 @@ def test_heads_are_copied_before_a_product_and_gathered_columns_behind() -> None
     assert turn("all_reduce", 2**24) == 0.0
 
 
+def test_a_narrower_operand_of_a_product_is_written_in_the_type_of_the_other() -> None:
+    def mixed(x: jax.Array, w: jax.Array) -> jax.Array:
+        return jax.lax.dot_general(x.astype(jnp.float32), w, (((1,), (0,)), ((), ())))
+
+    _, op = graph_of(mixed, WHOLE, (COLUMNS, 8)).ops
+    device = GPUS.device
+    found = XLA_GPU.product_turns_s(op, (1e6, 1e7, 1.0), 1.0, device, turned=False)
+    widened_s = (2 + 4) * 1e7 / device.memory_bandwidth_bytes_per_s
+    assert found == pytest.approx(widened_s + device.launch_s)
+
+
 def test_products_have_the_workspace_of_cublas() -> None:
     graph = graph_of(lambda x, w: jnp.sin(x @ w), WHOLE, (COLUMNS, COLUMNS))
     product, sine = graph.ops

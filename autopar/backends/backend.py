@@ -9,7 +9,6 @@ from autopar.core.graph import OpGraph, OpNode
 from autopar.core.program import ShardedProgram
 from autopar.ops.fusion import PLAIN, Fusing
 from autopar.ops.picked import Number
-from autopar.ops.workspace import workspace_bytes
 from autopar.redistribute.step import PackPrice, StepPrice, TurnPrice, no_pack, no_turn
 from cost_models.compute import Device
 
@@ -103,9 +102,10 @@ class Backend:
         del device, price
         return no_pack
 
-    def workspace(self, op: OpNode, in_bytes: Sequence[int]) -> int:
-        """What is held while the operator runs, beside operands (of `in_bytes` on one device) and results."""
-        return workspace_bytes(op, in_bytes)
+    def shared_workspace_bytes(self, program: ShardedProgram) -> int:
+        """What the compiler holds all along for the library that computes products, beside all that is counted."""
+        del program
+        return 0
 
     def written(self, program: ShardedProgram) -> frozenset[int]:
         """The values that have to be written before they are read."""

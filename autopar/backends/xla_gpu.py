@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from autopar.backends.backend import Backend
 from autopar.core.graph import OpNode
 from autopar.core.placement import StepKind
+from autopar.core.program import Compute, ShardedProgram
 from autopar.ops.fusion import Fusing
 from autopar.ops.picked import Number
 from autopar.ops.traits import traits_of
-from autopar.ops.workspace import workspace_bytes
 from autopar.redistribute.step import TurnPrice
 from cost_models.compute import Device, moving_time_s
 
@@ -62,10 +61,10 @@ class XlaGpu(Backend):
                 total = total + moved * moving_time_s(1.0, device) + device.launch_s
         return total
 
-    def workspace(self, op: OpNode, in_bytes: Sequence[int]) -> int:
-        """See `Backend.workspace`: products have cuBLAS's."""
-        beside = CUBLAS_BYTES if traits_of(op.kind).is_contraction else 0
-        return workspace_bytes(op, in_bytes) + beside
+    def shared_workspace_bytes(self, program: ShardedProgram) -> int:
+        """See `Backend.shared_workspace_bytes`."""
+        computes = [i.op.kind for i in program.instructions if isinstance(i, Compute)]
+        return CUBLAS_BYTES if any(traits_of(kind).is_contraction for kind in computes) else 0
 
     def turn_price(self, device: Device) -> TurnPrice:
         """See `Backend.turn_price`."""

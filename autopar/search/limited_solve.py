@@ -16,6 +16,7 @@ from autopar.cost.assemble import placement_choice
 from autopar.cost.pricing import Pricing, compiler_of, pack_price
 from autopar.memory.account import Account, account
 from autopar.ops.fusion import materialised, recomputed
+from autopar.ops.workspace import workspace_bytes
 from autopar.passes.pipeline import build_program
 from autopar.search.constraints.restriction import Restriction, each_alone
 from autopar.search.explain_infeasible import Moments, blame
@@ -280,13 +281,14 @@ def account_of(graph: OpGraph, program: ShardedProgram, pricing: Pricing) -> Acc
         materialised(graph),
         graph.donated,
         recomputed=recomputed(graph),
-        workspace=backend.workspace,
+        workspace=workspace_bytes,
     )
-    compiled = backend.set_aside(program, graph.donated, backend.workspace)
-    if compiled is None:
-        return spent
-
     counted = spent.peak_memory_bytes
+    compiled = backend.set_aside(program, graph.donated, workspace_bytes)
+    if compiled is None:
+        shared = backend.shared_workspace_bytes(program)
+        return replace(spent, set_aside_bytes=counted + shared) if shared else spent
+
     return replace(
         spent,
         peak_memory_bytes=max(counted, compiled.most_bytes),

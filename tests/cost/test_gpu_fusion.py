@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+import autopar
 from autopar.backends.known import XLA_CPU, XLA_GPU, XLA_TPU
 from autopar.backends.xla_gpu import CUBLAS_BYTES, ROW_ELEMENTS
 from autopar.core.graph import OpGraph
@@ -21,7 +22,9 @@ from autopar.core.placement import Placement
 from autopar.core.strategy import Strategy
 from autopar.cost.operators.fused import bounds, moved
 from autopar.cost.pricing import Roofline
+from autopar.memory.account import Account
 from autopar.ops.fusion import PLAIN, Fusing, in_products, loops, materialised, rows
+from autopar.search.limited_solve import account_of
 from autopar.trace import trace
 from cost_models import load_cluster
 
@@ -193,11 +196,18 @@ def test_a_narrower_operand_of_a_product_is_written_in_the_type_of_the_other() -
     assert found == pytest.approx(widened_s + device.launch_s)
 
 
-def test_products_have_the_workspace_of_cublas() -> None:
-    graph = graph_of(lambda x, w: jnp.sin(x @ w), WHOLE, (COLUMNS, COLUMNS))
-    product, sine = graph.ops
-    assert XLA_GPU.workspace(product, (1, 1)) == CUBLAS_BYTES
-    assert XLA_GPU.workspace(sine, (1,)) == 0
+def test_programs_with_products_have_the_workspace_of_cublas_once() -> None:
+    """It is in what the compiler is expected to set aside, and not in what a limit is held against."""
+    x, w = (jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in (WHOLE, (COLUMNS, COLUMNS)))
+
+    def spent(function: Callable[..., Any]) -> Account:
+        plan = autopar.plan(function, x, w, cluster=GPUS, mesh={"x": 8})
+        graph = plan.bound.planned.graph
+        return account_of(graph, plan.program(), Roofline(graph, plan.mesh, GPUS))
+
+    products = spent(lambda x, w: x @ w @ w)
+    assert products.set_aside_bytes == products.peak_memory_bytes + CUBLAS_BYTES
+    assert spent(lambda x, w: (jnp.sin(x), jnp.cos(w))).set_aside_bytes is None
 
 
 def test_other_compilers_fuse_as_every_backend_does() -> None:

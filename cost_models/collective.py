@@ -62,6 +62,7 @@ def best_algorithm(kind: CollectiveKind, size_bytes: float, group: Group) -> tup
     measured = measured_time_s(kind, size_bytes, group)
     if measured is not None:
         return "measured", measured
+
     times = [(a.name, a.time_s(size_bytes, group)) for a in ALGORITHMS[kind] if a.applies(group)]
     name, time_s = min(times, key=lambda named: named[1])
     return name, time_s + max(

@@ -422,6 +422,8 @@ class Roofline:
         folds = op.kind == "transpose" and op.id in self._folded
         launched = self._is_launched(op)
         turned = op.kind == "dot_general" and op.id in self._turned
+        times = len(loops(self.graph, self._fusing)[self.graph.original(op).id])
+
         return (
             folds,
             turned,
@@ -429,7 +431,7 @@ class Roofline:
             op.id in self._written_out,
             op.id in self._rows,
             op.id in self._in_products,
-            len(loops(self.graph, self._fusing)[self.graph.original(op).id]),
+            times,
             self._bounds.get(op.id),
             moved(self.graph, self._fusing)[op.id],
         )

@@ -208,18 +208,17 @@ def test_a_plan_is_compiled_for_gpus_that_are_not_there() -> None:
     assert len({device.process_index for device in gpu_devices("8x8xh100")}) == 8
 
     def step(x: Any, w: Any) -> Any:
-        return jax.nn.softmax(jnp.where(x @ w > 0, x @ w, -1e9), axis=-1) @ w
+        scores = x @ w
+        return jax.nn.softmax(jnp.where(scores > 0, scores, -1e9), axis=-1) @ w
 
-    args = (
-        jax.ShapeDtypeStruct((8192, 2048), jnp.bfloat16),
-        jax.ShapeDtypeStruct((2048, 2048), jnp.bfloat16),
-    )
+    x, w = (jax.ShapeDtypeStruct((rows, 2048), jnp.bfloat16) for rows in (65536, 2048))
     cluster = load_cluster("8xh100")
-    plan = autopar.plan(step, *args, cluster=cluster, mesh={"data": 8}, mode="data_parallel")
+    pins = (autopar.pin("x", P("data")), autopar.pin("output", P("data")))
+    plan = autopar.plan(step, x, w, cluster=cluster, mesh={"data": 8}, constraints=pins)
     lowered: Any = plan.lower(devices)
     compiled = lowered.compile(compiler_options=COMPILER_OPTIONS)
     made = compiled_program(compiled.as_text(), cluster)
     guess = guessed(plan.bound.planned.graph, plan.program(), cluster)
     assert made.kernels == round(guess.kernels) == 3
-    assert guess.computing_s == pytest.approx(made.computing_s, rel=0.25)
+    assert guess.computing_s == pytest.approx(made.computing_s, rel=0.1)
     assert peak_memory_bytes(compiled) >= 2 * prod((2048, 2048))

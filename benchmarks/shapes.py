@@ -107,11 +107,12 @@ def llama(
         "head": floats(width, vocab),
     }
     return _training(
-        partial(decoder_loss, (("blocks", layers, _llama_block),)), params, batch, sequence
+        partial(decoder_loss, (("blocks", layers, llama_block),)), params, batch, sequence
     )
 
 
-def _llama_block(p: Tree, x: jax.Array, _key: jax.Array) -> jax.Array:
+def llama_block(p: Tree, x: jax.Array, _key: jax.Array) -> jax.Array:
+    """One layer of Llama on x[batch, position, width]."""
     normed = rms_norm(p["norm1"], x)
     q, k, v = (
         jnp.einsum("bsm,mhd->bshd", normed, p[name].astype(x.dtype))

@@ -33,9 +33,10 @@ from autopar.inspect.hlo import peak_memory_bytes
 from benchmarks.accuracy import predicted
 from benchmarks.accuracy_figures import Figures, PeakFigures, figures, peak_figures
 from benchmarks.accuracy_plans import Drawn, drawn_plans
+from benchmarks.compiled_collectives import UnknownRounds
 from benchmarks.end_to_end import describe_machine
 from benchmarks.record import Screen, add_record_option, record
-from benchmarks.tpu_cycles import Compiled, UnknownRounds, compiled_program
+from benchmarks.tpu_cycles import Compiled, compiled_program
 from benchmarks.tpu_programs import NAMES, arguments, by_hand, sized, tpu_devices
 from cost_models import Cluster, load_cluster
 

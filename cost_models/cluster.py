@@ -130,7 +130,13 @@ def _slowest_level(levels: tuple[Level, ...]) -> Level:
         bandwidth_bytes_per_s=min(level.link.bandwidth_bytes_per_s for level in levels),
     )
     terms = tuple(filter(None, (_slowest_terms(levels, one) for one in levels[0].terms)))
-    return replace(levels[0], link=link, wrap=all(level.wrap for level in levels), terms=terms)
+    return replace(
+        levels[0],
+        link=link,
+        wrap=all(level.wrap for level in levels),
+        terms=terms,
+        start_s=max(level.start_s for level in levels),
+    )
 
 
 def _slowest_terms(levels: tuple[Level, ...], terms: Terms) -> Terms | None:

@@ -47,7 +47,8 @@ def collective_time_s(kind: CollectiveKind, size_bytes: float, group: Group) -> 
 def best_algorithm(kind: CollectiveKind, size_bytes: float, group: Group) -> tuple[str, float]:
     """The name and the seconds of the fastest algorithm for the collective; ("none", 0.0) on a group of one.
 
-    Where the level was measured it is ("measured", seconds): see `terms`.
+    Where the level was measured it is ("measured", seconds): see `terms`. Elsewhere the seconds begin with the
+    longest start of the levels that are crossed (`Level.start_s`).
 
     Raises:
       ValueError: if the kind is unknown or `size_bytes` is negative.
@@ -61,8 +62,12 @@ def best_algorithm(kind: CollectiveKind, size_bytes: float, group: Group) -> tup
     measured = measured_time_s(kind, size_bytes, group)
     if measured is not None:
         return "measured", measured
+
     times = [(a.name, a.time_s(size_bytes, group)) for a in ALGORITHMS[kind] if a.applies(group)]
-    return min(times, key=lambda named: named[1])
+    name, time_s = min(times, key=lambda named: named[1])
+    return name, time_s + max(
+        (span.level.start_s for span in group.spans if span.sharing), default=0.0
+    )
 
 
 def _twice(time_s: Callable[[float, Group], float]) -> Callable[[float, Group], float]:

@@ -9,11 +9,14 @@ from math import isfinite
 import numpy as np
 
 from cost_models.curves import (
+    PRODUCTS,
     Curve,
     Efficiency,
     Floats,
     HalfSizes,
+    Number,
     Packing,
+    Reach,
     product_dims,
     slowest_curve,
     slowest_packing,
@@ -56,9 +59,10 @@ class Device:
 
     `launch_s` is the fixed time of one kernel. `overlap` says how computing and communicating slow each other, where a
     device does both at once; None: it does one after the other. `efficiency` is what of all this kernels reach; None:
-    all of it. `compiler` is "xla_cpu" where programs are known to be compiled by XLA for CPUs, which
-    decides what memory they need, and "xla_tpu" for TPUs, which make random bits in a way of their own; "" says
-    nothing. `host_bandwidth_bytes_per_s` is that of its link to the host's memory, in one direction.
+    all of it. `compiler` is "xla_cpu" where programs are known to be compiled by XLA for CPUs, which decides what
+    memory is needed, "xla_gpu" where by XLA for GPUs, which decides what they fuse, and "xla_tpu" for TPUs, which make
+    random bits in a way of their own; "" says nothing. `host_bandwidth_bytes_per_s` is that of its link to the host's
+    memory, in one direction.
 
     Invariants: all numbers are finite and > 0 (`launch_s` >= 0); a float32 peak is there.
     """
@@ -120,7 +124,8 @@ def host_time_s(size_bytes: float, device: Device) -> float:
 def slowest_device(devices: tuple[Device, ...]) -> Device:
     """The device that takes as long as the slowest of `devices` for every kernel, and holds what all of them can.
 
-    As long to within the difference of their launches: the slowest to compute need not be the slowest to launch.
+    As long to within the difference of their launches: the slowest to compute need not be the slowest to launch, or to
+    start a product.
     Its name lists theirs, each once. A type has a peak of its own if it has one on any of them.
     """
     names = tuple(dict.fromkeys(device.name for device in devices))
@@ -175,9 +180,9 @@ def compute_time_s(
 
         max(flops / peak, size_bytes / memory bandwidth) + launch
 
-    With an `efficiency`, flops / peak gives way to the curve of its kind, and is stretched by half sizes, or by what a
-    convolution packs, where `elements` are given; size_bytes / memory bandwidth gives way to the curve of memory. What
-    is picked takes no less than the curve of `runs` says.
+    With an `efficiency`, flops / peak gives way to the curve of its kind, or to what products reach (`Reach`), and is
+    stretched by half sizes, or by what a convolution packs, where `elements` are given; size_bytes / memory bandwidth
+    gives way to the curve of memory. What is picked takes no less than the curve of `runs` says.
 
     Args:
       flops: floating-point (or integer) operations; a multiply-add counts two (>= 0).
@@ -197,7 +202,7 @@ def compute_time_s(
     if not (flops >= 0 and size_bytes >= 0):
         raise ValueError(f"flops and size_bytes must be >= 0, got {flops} and {size_bytes}")
     work = None if device.efficiency is None else device.efficiency.of(kind, dtype)
-    computing = flops / peak_flops_per_s(device, dtype) if work is None else work.time_s(flops)
+    computing = _at_peak_s(flops, kind, dtype, device) if work is None else work.time_s(flops)
     losing = _losing(device, kind, dtype)
     if losing is not None and elements is not None and flops:
         computing *= losing.stretch(*product_dims(*elements, flops))
@@ -218,7 +223,7 @@ def compute_times_s(
 ) -> Floats:
     """`compute_time_s` of several kernels of one kind and type, at once: arrays of one length."""
     work = None if device.efficiency is None else device.efficiency.of(kind, dtype)
-    computing = flops / peak_flops_per_s(device, dtype) if work is None else work.times_s(flops)
+    computing = _at_peak_s(flops, kind, dtype, device) if work is None else work.times_s(flops)
     losing = _losing(device, kind, dtype)
     if losing is not None and elements is not None and len(flops) and flops.min() > 0:
         computing *= losing.stretch(*product_dims(*elements, flops))
@@ -233,6 +238,15 @@ def compute_times_s(
         moving = np.maximum(moving, runs[0] * run.times_s(runs[1]))
 
     return np.maximum(computing, moving) + device.launch_s
+
+
+def _at_peak_s(flops: Number, kind: str, dtype: str, device: Device) -> Number:
+    """Seconds at the peak, or at what products reach of it (`Reach`)."""
+    peak = peak_flops_per_s(device, dtype)
+    reach = None if device.efficiency is None else device.efficiency.reach
+    if reach is None or kind.partition(":")[0] not in PRODUCTS:
+        return flops / peak
+    return reach.time_s(flops, peak)
 
 
 def _losing(device: Device, kind: str, dtype: str) -> HalfSizes | Packing | None:
@@ -287,11 +301,27 @@ def _slowest_efficiency(devices: tuple[Device, ...]) -> Efficiency | None:
             }
             for kind, types in kinds.items()
         },
-        memory=slowest_curve(tuple(_memory_curve(device) for device in devices)),
+        memory=slowest_curve(tuple(_memory_curve(device) for device in devices))
+        if any(each.memory is not None for each in known)
+        else None,
         fresh=slowest_curve(tuple(fresh)) if fresh else None,
         convolutions={kind: slowest_packing(mine) for kind, mine in packed.items()},
         runs={kind: slowest_curve(tuple(mine)) for kind, mine in picked.items()},
+        reach=_slowest_reach(devices),
     )
+
+
+def _slowest_reach(devices: tuple[Device, ...]) -> Reach | None:
+    """What products reach on the device where large ones take longest."""
+
+    def reach(device: Device) -> Reach | None:
+        return None if device.efficiency is None else device.efficiency.reach
+
+    def rate(device: Device) -> float:
+        mine = reach(device)
+        return peak_flops_per_s(device, "bfloat16") * (1.0 if mine is None else mine.share)
+
+    return reach(min(devices, key=rate))
 
 
 def _memory_curve(device: Device) -> Curve:

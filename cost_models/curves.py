@@ -158,6 +158,30 @@ class Packing:
         )
 
 
+@dataclass(frozen=True)
+class Reach:
+    """What products reach of a peak: a share of it, and not from the start.
+
+        seconds = start_s + flops / (share peak)
+
+    Filling and emptying the units takes `start_s` of every product, however small. Invariants: 0 < share <= 1,
+    start_s >= 0 and finite.
+    """
+
+    share: float
+    start_s: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share <= 1:
+            raise ValueError(f"the share of a peak must be > 0 and <= 1, got {self.share}")
+        if not (isfinite(self.start_s) and self.start_s >= 0):
+            raise ValueError(f"start_s must be finite and >= 0, got {self.start_s}")
+
+    def time_s(self, flops: Number, peak_flops_per_s: float) -> Number:
+        """Seconds of a product of `flops`; none without any."""
+        return self.start_s * (flops > 0) + flops / (self.share * peak_flops_per_s)
+
+
 Curves = Mapping[str, Mapping[str, Curve]]
 
 
@@ -166,6 +190,7 @@ class Efficiency:
     """What a device reaches.
 
     * `products`: for each element type the half sizes of products of matrices; none: the peak at any size.
+    * `reach`: what products of any type reach of its peak, where they have no `work`; None: all of it.
     * `convolutions`: for each kind of convolution what packing takes; none: nothing.
     * `work`: seconds by the number of operations of a kind (JAX's names of primitives, `OTHER`), for each element type.
       One rate is a curve without points. What is no product has one operation for every element.
@@ -184,6 +209,7 @@ class Efficiency:
     fresh: Curve | None = None
     convolutions: Mapping[str, Packing] = field(default_factory=dict[str, Packing], hash=False)
     runs: Mapping[str, Curve] = field(default_factory=dict[str, Curve], hash=False)
+    reach: Reach | None = None
 
     def __post_init__(self) -> None:
         for kind, by_dtype in self.work.items():

@@ -79,7 +79,8 @@ def slower_cluster(cluster: Cluster, path: str, error: float) -> Cluster:
 
     Times grow by it, rates are divided by 1 + `error`; of a slowdown s it is s - 1 that grows. What was measured in the
     place of a number errs as that does: curves of moving with the memory bandwidth, those of an element type's
-    operations with its peak; of the terms of a level alpha with its latency, the others with its bandwidth.
+    operations with its peak; of the terms of a level alpha with its latency, the others with its bandwidth. What
+    products reach errs with the peak, the start of a level's collectives with its latency.
 
     Raises:
       ValueError: if times do not depend on such a number.
@@ -93,7 +94,10 @@ def slower_cluster(cluster: Cluster, path: str, error: float) -> Cluster:
             cluster, level, **{field: _worse(field, getattr(old.link, field), factor)}
         )
         return _with_terms(
-            slower, level, tuple(_slower_terms(terms, field, factor) for terms in old.terms)
+            slower,
+            level,
+            tuple(_slower_terms(terms, field, factor) for terms in old.terms),
+            old.start_s * (factor if field == "latency_s" else 1),
         )
 
     if path not in uncertain_figures(cluster):
@@ -124,10 +128,10 @@ def slower_cluster(cluster: Cluster, path: str, error: float) -> Cluster:
     )
 
 
-def _with_terms(cluster: Cluster, level: str, terms: tuple[Terms, ...]) -> Cluster:
+def _with_terms(cluster: Cluster, level: str, terms: tuple[Terms, ...], start_s: float) -> Cluster:
     levels = list(cluster.topology.levels)
     position = cluster.topology.index(level)
-    levels[position] = replace(levels[position], terms=terms)
+    levels[position] = replace(levels[position], terms=terms, start_s=start_s)
     return replace(cluster, topology=Topology(tuple(levels)))
 
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from cost_models.cluster import Cluster, slowest_cluster
 from cost_models.compute import PCIE_3_BYTES_PER_S, Device
-from cost_models.curves import Curve, Efficiency, HalfSizes, Packing
+from cost_models.curves import Curve, Efficiency, HalfSizes, Packing, Reach
 from cost_models.overlap import Overlap
 from cost_models.terms import CollectiveKind, Terms
 from cost_models.topology import Level, LevelKind, Link, Topology
@@ -114,6 +114,17 @@ class HalfSizesProfile(Strict):
     k: Amount
 
 
+class ReachProfile(Strict):
+    """See `Reach`."""
+
+    share: Amount
+    start_s: Amount
+
+    def reach(self) -> Reach:
+        """What products reach."""
+        return Reach(self.share.value, self.start_s.value)
+
+
 class PackingProfile(Strict):
     """See `Packing`."""
 
@@ -134,10 +145,10 @@ class DeviceProfile(Strict):
     the cluster share: each gets its part, at the same time as the others. Without `overlap`, nothing is computed while
     anything is communicated.
 
-    What a device reaches of its peaks is optional, see `Efficiency`: `half_sizes` of products by element type, what
-    `convolutions` pack by kind, `work` by kind of operation and element type, `memory` as points of a curve, which goes
-    on at the memory bandwidth, `fresh` and `runs` (by kind, of one run) as points of curves that go on as up to the
-    last. Without any of them, all.
+    What a device reaches of its peaks is optional, see `Efficiency`: `products` of any type (`Reach`), `half_sizes` of
+    products by element type, what `convolutions` pack by kind, `work` by kind of operation and element type, `memory`
+    as points of a curve, which goes on at the memory bandwidth, `fresh` and `runs` (by kind, of one run) as points of
+    curves that go on as up to the last. Without any of them, all.
     `compiler`: who compiles for it, where that is known (see `Device`). `host_bandwidth_bytes_per_s`: without it, that
     of PCI Express 3.0.
     """
@@ -148,9 +159,10 @@ class DeviceProfile(Strict):
     launch_s: Figure
     peak_flops_per_s: dict[Name, Figure]
     shared_by_all: bool = False
-    compiler: Literal["", "xla_cpu", "xla_tpu"] = ""
+    compiler: Literal["", "xla_cpu", "xla_gpu", "xla_tpu"] = ""
     host_bandwidth_bytes_per_s: Figure | None = None
     overlap: OverlapProfile | None = None
+    products: ReachProfile | None = None
     half_sizes: dict[Name, HalfSizesProfile] = {}
     convolutions: dict[Name, PackingProfile] = {}
     work: dict[Name, dict[Name, WorkProfile]] = {}
@@ -187,7 +199,8 @@ class DeviceProfile(Strict):
     def _efficiency(self, part: int) -> Efficiency | None:
         """What one of `part` that share the device reaches; None if the file says nothing of that."""
         if not (
-            self.half_sizes
+            self.products
+            or self.half_sizes
             or self.convolutions
             or self.work
             or self.memory
@@ -212,6 +225,7 @@ class DeviceProfile(Strict):
             _curve(self.fresh, part * last.seconds.value / last.size_bytes, part) if last else None,
             {kind: packing.packing() for kind, packing in self.convolutions.items()},
             {kind: _run(points, part) for kind, points in self.runs.items()},
+            None if self.products is None else self.products.reach(),
         )
 
 
@@ -240,7 +254,7 @@ class LevelProfile(Strict):
     `bandwidth_of`: "unit": the bandwidth of one unit, whatever is in it; "device": of each device in a unit, which
     has a port of its own (a server of 8 sends 8 times as much); "all": of all devices of the cluster together.
     A torus axis wraps if its size is `wraps_at`; with `wraps_in_multiples_of`, if the size of every axis that has it is
-    a multiple of it. `collectives` are those that were measured; the others go by formulas.
+    a multiple of it. `start_s`: see `Level`. `collectives` are those that were measured; the others go by formulas.
     """
 
     name: Name
@@ -252,6 +266,7 @@ class LevelProfile(Strict):
     max_size: Count | None = None
     wraps_at: Count | None = None
     wraps_in_multiples_of: Count | None = None
+    start_s: Amount | None = None
     collectives: list[TermsProfile] = []
 
     @model_validator(mode="after")
@@ -277,9 +292,16 @@ class LevelProfile(Strict):
             self.wraps_in_multiples_of is not None and whole
         )
         terms = tuple(measured.terms() for measured in self.collectives)
+        start_s = 0.0 if self.start_s is None else self.start_s.value
 
         return Level(
-            self.name, size, Link(self.latency_s.value, bandwidth), self.kind, wrap, terms=terms
+            self.name,
+            size,
+            Link(self.latency_s.value, bandwidth),
+            self.kind,
+            wrap,
+            terms=terms,
+            start_s=start_s,
         )
 
 

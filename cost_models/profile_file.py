@@ -19,6 +19,7 @@ from cost_models.profile import (
     OverlapProfile,
     PackingProfile,
     PointProfile,
+    ReachProfile,
     TermsProfile,
     WorkPointProfile,
     WorkProfile,
@@ -35,6 +36,7 @@ PARTS = (
     WorkProfile,
     WorkPointProfile,
     HalfSizesProfile,
+    ReachProfile,
     PackingProfile,
     Figure,
 )

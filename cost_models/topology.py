@@ -48,9 +48,10 @@ class Level:
       in either direction, and `link` is ONE such link in one direction. With `wrap` the last is a neighbour of the
       first. Messages go along the axis link by link.
 
-    `terms` are collectives that were measured on this level; the others go by formulas.
+    `start_s` passes before a collective that crosses the level sends anything, whichever it is: a library is called and
+    devices meet. `terms` are collectives that were measured on this level, start and all; the others go by formulas.
 
-    Invariants: the name is not empty; size >= 1; only a torus of at least 3 wraps.
+    Invariants: start_s is finite and >= 0; the name is not empty; size >= 1; only a torus of at least 3 wraps.
     """
 
     name: str
@@ -59,8 +60,13 @@ class Level:
     kind: LevelKind = "switch"
     wrap: bool = False
     terms: tuple[Terms, ...] = field(default=(), hash=False)
+    start_s: float = 0.0
 
     def __post_init__(self) -> None:
+        if not (isfinite(self.start_s) and self.start_s >= 0):
+            raise ValueError(
+                f"level {self.name!r}: start_s must be finite and >= 0, got {self.start_s}"
+            )
         if not self.name:
             raise ValueError("a level needs a name")
         if self.size < 1:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from autopar.core.graph import OpGraph, OpNode
 from autopar.core.program import ShardedProgram
+from autopar.ops.fusion import PLAIN, Fusing
 from autopar.ops.picked import Number
 from autopar.redistribute.step import PackPrice, StepPrice, TurnPrice, no_pack, no_turn
 from cost_models.compute import Device
@@ -49,6 +50,7 @@ class Backend:
     `wants_matrices`: it puts operands of products of tensors in another order, and those of matrices not.
     `wants_rows`: it may lay out what an all_to_all is given otherwise than by rows, and then refuse it.
     `repeats_random_bits`: every device makes all random bits of the compiler's own generator.
+    `fusing`: what it fuses beside what every backend does.
     """
 
     name: str = ""
@@ -57,6 +59,7 @@ class Backend:
     wants_matrices: bool = False
     wants_rows: bool = False
     repeats_random_bits: bool = False
+    fusing: Fusing = PLAIN
 
     def folded(self, graph: OpGraph) -> frozenset[int]:
         """The ids of the transposes that are computed with the product before them."""
@@ -98,6 +101,11 @@ class Backend:
         """The price of laying out a bucket, where collectives cost `price`."""
         del device, price
         return no_pack
+
+    def shared_workspace_bytes(self, program: ShardedProgram) -> int:
+        """What the compiler holds all along for the library that computes products, beside all that is counted."""
+        del program
+        return 0
 
     def written(self, program: ShardedProgram) -> frozenset[int]:
         """The values that have to be written before they are read."""

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from autopar.backends.backend import Backend
 from autopar.backends.xla_cpu.backend import XlaCpu
+from autopar.backends.xla_gpu import XlaGpu
 
 UNKNOWN = Backend()
 XLA_CPU = XlaCpu()
+XLA_GPU = XlaGpu()
 XLA_TPU = Backend("xla_tpu", tiled=True, apart_bytes=0, repeats_random_bits=True)
 """Laying arrays end to end takes copies there that are slower than the collective. The compiler joins all-reduces
 itself, into one of several operands, but not gathers."""
 
-_BY_COMPILER = {backend.name: backend for backend in (XLA_CPU, XLA_TPU)}
-_BY_PLATFORM = {"cpu": XLA_CPU, "tpu": XLA_TPU}
+_BY_COMPILER = {backend.name: backend for backend in (XLA_CPU, XLA_GPU, XLA_TPU)}
+_BY_PLATFORM = {"cpu": XLA_CPU, "gpu": XLA_GPU, "tpu": XLA_TPU}
 
 
 def backend_of(compiler: str) -> Backend:
@@ -21,5 +23,5 @@ def backend_of(compiler: str) -> Backend:
 
 
 def backend_on(platform: str) -> Backend:
-    """The backend that compiles for JAX's `platform` ("cpu", "tpu"); one that knows nothing for others."""
+    """The backend that compiles for JAX's `platform` ("cpu", "gpu", "tpu"); one that knows nothing for others."""
     return _BY_PLATFORM.get(platform, UNKNOWN)

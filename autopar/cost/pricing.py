@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf, prod
@@ -19,15 +19,22 @@ from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import StepKind
 from autopar.core.strategy import Strategy, StrategyArrays
 from autopar.cost.operators.body import body_time_s
-from autopar.cost.operators.fused import Bound, bounds, has_manual_axes, moved
+from autopar.cost.operators.fused import (
+    Bounds,
+    bounds,
+    has_manual_axes,
+    kernel_flops,
+    kernel_shares,
+    moved,
+)
 from autopar.cost.operators.local_work import LocalWork
 from autopar.ops.exchanged import laid_out_bytes, rounds
-from autopar.ops.fusion import materialised, written_out
+from autopar.ops.fusion import Fusing, in_products, loops, materialised, rows, written_out
 from autopar.ops.picked import picked_runs
 from autopar.ops.rate_kind import rate_kind
 from autopar.ops.rules.kernels import stated_bytes
 from autopar.ops.touched import reads_what_it_writes
-from autopar.ops.traits import traits_of, work_flops
+from autopar.ops.traits import traits_of
 from autopar.redistribute.step import PackPrice, TurnPrice, no_pack, no_turn
 from cost_models import Cluster, Group, collective_time_s, compute_times_s, group
 from cost_models.compute import host_time_s, moving_time_s
@@ -282,7 +289,16 @@ class Roofline:
 
     @cached_property
     def _in_memory(self) -> frozenset[int]:
-        return materialised(self.graph)
+        return materialised(self.graph, self._fusing)
+
+    @cached_property
+    def _fusing(self) -> Fusing:
+        return self._backend.fusing
+
+    @cached_property
+    def _in_products(self) -> frozenset[int]:
+        """The operators that products do on their results: they are launched with these, and compute nothing."""
+        return in_products(self.graph, self._fusing)
 
     def op_cost(self, op: OpNode, strategy: Strategy) -> float:
         """Seconds of one device's share of `op`."""
@@ -306,6 +322,8 @@ class Roofline:
             sizes = [min(size, sizes[-1]) for size in sizes]
 
         size = sum(share * size for size, share in zip(sizes, self._moved(op), strict=True))
+        if op.id in self._rows and strategy.outs[0].unreduced:
+            size += sizes[0]
         if (stated := stated_bytes(op)) is not None:
             size = stated / strategy.split
 
@@ -323,7 +341,7 @@ class Roofline:
             elements = _as_product(op, (lhs, rhs, out), flops)
 
         dtype = op.ins[0].dtype if op.ins else op.outs[0].dtype
-        launched = any(t.id in self._in_memory for t in op.outs)
+        launched = self._is_launched(op)
         parts = tuple(float(self.mesh.product(placement.split_axes)) for _, placement in placed)
         runs = picked_runs(op, parts)
         turned = op.id in self._turned
@@ -350,6 +368,8 @@ class Roofline:
         size = sum(moving, np.zeros(len(strategies))) if stated is None else stated / layout.split
         device = self.cluster.device
         dtype = op.ins[0].dtype if op.ins else op.outs[0].dtype
+        if op.id in self._rows:
+            size = size + sizes[0] * np.array([bool(s.outs[0].unreduced) for s in strategies])
         flops = self._flops(op) / layout.split
         elements = None
         if traits_of(op.kind).is_contraction and len(flops) and flops.min() > 0:
@@ -370,33 +390,43 @@ class Roofline:
                 [bool(strategy.ins[0].unreduced) for strategy in strategies], 0.0, time_s
             )
 
-        launched = any(t.id in self._in_memory for t in op.outs)
-        return time_s if launched else np.maximum(0.0, time_s - device.launch_s)
+        return time_s if self._is_launched(op) else np.maximum(0.0, time_s - device.launch_s)
 
     def _moved(self, op: OpNode) -> tuple[float, ...]:
         """The share of each operand and result that counts."""
-        shares = moved(self.graph)[op.id]
-        return (0.0,) * len(shares) if self._bounds.get(op.id) == "computing" else shares
+        return kernel_shares(self.graph, op, self._fusing, self._bounds)
 
     def _flops(self, op: OpNode) -> float:
         """The operations that count."""
-        return 0.0 if self._bounds.get(op.id) == "moving" else work_flops(op)
+        return kernel_flops(self.graph, op, self._fusing, self._bounds)
 
     @cached_property
-    def _bounds(self) -> Mapping[int, Bound]:
+    def _rows(self) -> frozenset[int]:
+        """The reductions over rows that their readers' loop computes: of parts of rows they are kernels of their own,
+        which read them once more.
+        """
+        mine = rows(self.graph, self._fusing)
+        return frozenset(n for n in mine if self.graph.ops[n].outs[0].id not in self._in_memory)
+
+    def _is_launched(self, op: OpNode) -> bool:
+        """Whether it is a kernel, or the last operator of one."""
+        return op.id not in self._in_products and any(t.id in self._in_memory for t in op.outs)
+
+    @cached_property
+    def _bounds(self) -> Bounds:
         return bounds(self.graph, self.cluster.device, self.mesh.size, dict(self.mesh.axes))
 
     def _is_free(self, op: OpNode) -> bool:
         """Whether nothing is computed or moved for `op` itself."""
         if op.kind in BORDERS:
-            return not any(moved(self.graph)[op.id])
+            return not any(moved(self.graph, self._fusing)[op.id])
         return (traits_of(op.kind).is_view and op.id not in self._written_out) or not (
             op.ins or op.outs
         )
 
     @cached_property
     def _written_out(self) -> frozenset[int]:
-        return written_out(self.graph)
+        return written_out(self.graph, self._fusing)
 
     def _folds(self, op: OpNode) -> bool:
         """Whether the compiler computes the product before `op` the other way round, where nothing comes between."""
@@ -415,17 +445,24 @@ class Roofline:
         return backend_of(self.cluster.device.compiler)
 
     def context(self, op: OpNode) -> Hashable:
-        """What it moves, what bounds its kernel, whether it ends one, and whether it is a view or part of a product."""
+        """What it moves, what bounds its kernels, how many these are, whether it ends one, whether it is a view, a row
+        or part of a product.
+        """
         folds = op.kind == "transpose" and op.id in self._folded
-        launched = not self._in_memory.isdisjoint([tensor.id for tensor in op.outs])
+        launched = self._is_launched(op)
         turned = op.kind == "dot_general" and op.id in self._turned
+        times = len(loops(self.graph, self._fusing)[self.graph.original(op).id])
+
         return (
             folds,
             turned,
             launched,
             op.id in self._written_out,
+            op.id in self._rows,
+            op.id in self._in_products,
+            times,
             self._bounds.get(op.id),
-            moved(self.graph)[op.id],
+            moved(self.graph, self._fusing)[op.id],
         )
 
     @property

@@ -36,7 +36,8 @@ class Account:
 
     `peak_at` is the position of the instruction at which the peak is reached, `peak_values` what is alive there,
     largest first. `held_bytes` is what is held while each instruction runs. `set_aside_bytes` is what the compiler is
-    expected to set aside, where it is known (`backends.xla_cpu`); the peak is at least the most that this may be.
+    expected to set aside, where it is known; the peak is at least the most that this may be, but for what a library of
+    products holds (`Backend.shared_workspace_bytes`).
     """
 
     compute_time_s: float

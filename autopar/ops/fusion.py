@@ -1,8 +1,13 @@
-"""Fusion: which tensors reach memory at all, and which operators run as one loop."""
+"""Fusion: which tensors reach memory at all, and which operators run as one loop.
+
+What every backend of XLA does is `PLAIN`. What others do beside that a `Fusing` says, by which time is priced; memory
+is counted by `PLAIN`, which never keeps less.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from autopar.core.dataflow import Use, uses_of
 from autopar.core.graph import OpGraph, OpNode, TensorInfo
@@ -12,21 +17,97 @@ from autopar.core.regions import RegionTree
 from autopar.ops.traits import is_fusible, reads_fused, traits_of
 
 
-def materialised(graph: OpGraph) -> frozenset[int]:
+@dataclass(frozen=True)
+class Fusing:
+    """What a compiler fuses beside chains that work element by element.
+
+    * `row_elements`: a reduction over the last dim is part of the loop that reads its result, if rows are no longer:
+      scale, mask, max, sub, exp, sum and div of a softmax are one kernel, and so is a norm. 0: none are.
+    * `anew`: what several loops read is computed in each of them from what it is made of, where fewer bytes are moved.
+    * `into_products`: the product of matrices before it does what is done to its result alone: the bias is added, the
+      last two dims are swapped, the type is widened.
+    """
+
+    row_elements: int = 0
+    anew: bool = False
+    into_products: bool = False
+
+
+PLAIN = Fusing()
+
+
+def materialised(graph: OpGraph, fusing: Fusing = PLAIN) -> frozenset[int]:
     """The ids of the tensors that are written to memory.
 
     Inputs, outputs, results of operators that are not fusible, and whatever is read by an operator that is neither that
     nor a reduction, or in several fused loops. The rest lives in registers inside one fused loop, however often it is
     read there; a reduction ends the loop that makes what it alone reads: the producer-consumer fusion that XLA does on
     every backend, without its multi-output and horizontal forms. What is recomputed counts as if it were not: it is
-    written if it was before, both times.
+    written if it was before, both times. See `Fusing` for what some compilers do beside.
     """
-    return _fusion(graph)[0]
+    return _fusion(graph, fusing)[0]
 
 
-def loops(graph: OpGraph) -> tuple[int, ...]:
-    """By operator: the last one of the fused loop that it runs in; itself where nothing that it gives is fused."""
-    return _fusion(graph)[1]
+def loops(graph: OpGraph, fusing: Fusing = PLAIN) -> tuple[tuple[int, ...], ...]:
+    """By operator: the last ones of the fused loops that it runs in; itself where nothing that it gives is fused.
+
+    They are several only of what is computed `anew`.
+    """
+    return _fusion(graph, fusing)[1]
+
+
+@once_per_graph
+def in_products(graph: OpGraph, fusing: Fusing) -> frozenset[int]:
+    """The ids of the operators that products of matrices do on their results (`Fusing.into_products`)."""
+    if not fusing.into_products:
+        return frozenset()
+
+    uses = uses_of(graph)
+    found: set[int] = set()
+    for op in graph.ops:
+        if op.kind != "dot_general" and op.id not in found:
+            continue
+        mine = uses.get(op.outs[0].id, ())
+        reader = graph.ops[mine[0].op] if len(mine) == 1 and mine[0].op is not None else None
+        if reader is not None and reader.region == op.region and _joins_product(graph, reader):
+            found.add(reader.id)
+
+    return frozenset(found)
+
+
+@once_per_graph
+def rows(graph: OpGraph, fusing: Fusing) -> frozenset[int]:
+    """The ids of the reductions over rows that their readers' loop computes (`Fusing.row_elements`).
+
+    What they read comes to them through no transpose: another kernel reads that in tiles.
+    """
+    found: set[int] = set()
+    turned: set[int] = set()
+    absorbed = in_products(graph, fusing)
+    for op in graph.ops if fusing.row_elements else ():
+        comes_turned = not turned.isdisjoint([tensor.id for tensor in op.ins])
+        if is_fusible(op) and op.id not in absorbed and (comes_turned or _reorders(op)):
+            turned.update(tensor.id for tensor in op.outs)
+        elif not comes_turned and _is_row(op, fusing.row_elements):
+            found.add(op.id)
+
+    return frozenset(found)
+
+
+def _is_row(op: OpNode, row_elements: int) -> bool:
+    return (
+        op.kind.startswith("reduce_")
+        and tuple(op.params.get("axes", ())) == (op.ins[0].ndim - 1,)
+        and op.ins[0].shape[-1] <= row_elements
+    )
+
+
+def _reorders(op: OpNode) -> bool:
+    """Whether `op` puts dims in another order, of which there are several with more than one element."""
+    if op.kind != "transpose":
+        return False
+    order = [dim for dim in op.params["permutation"] if op.ins[0].shape[dim] > 1]
+    return order != sorted(order)
 
 
 @once_per_graph
@@ -53,38 +134,135 @@ def other_names(graph: OpGraph) -> frozenset[int]:
 
 
 @once_per_graph
-def _fusion(graph: OpGraph) -> tuple[frozenset[int], tuple[int, ...]]:
+def _fusion(graph: OpGraph, fusing: Fusing) -> tuple[frozenset[int], tuple[tuple[int, ...], ...]]:
     uses = _uses_without_recomputation(graph)
-    found = {tensor.id for tensor in (*graph.inputs, *graph.outputs)} | _unstacked(graph)
-    fuses = [is_fusible(op) for op in graph.ops]
-    reads = [reads_fused(op) for op in graph.ops]
+    kept = {tensor.id for tensor in (*graph.inputs, *graph.outputs)} | _unstacked(graph)
+    found = _written(graph, fusing, uses, kept)
+    if fusing.anew:
+        found -= _made_anew(graph, fusing, uses, kept, found)
+    return frozenset(found), _loops(graph, uses, found)
+
+
+def _written(
+    graph: OpGraph, fusing: Fusing, uses: Mapping[int, Sequence[Use]], kept: set[int]
+) -> set[int]:
+    """The ids of what is written where nothing is made anew: `kept`, and what no loop that makes it reads alone."""
+    found = set(kept)
+    absorbed = in_products(graph, fusing)
+    in_loops = rows(graph, fusing)
     loop = [*range(len(graph.ops))]
     for op in reversed(graph.ops):
+        fuses = op.id not in absorbed and (is_fusible(op) or op.id in in_loops)
         for tensor in op.outs:
-            mine = uses.get(tensor.id, ()) if fuses[op.id] else ()
-            readers = [use.op for use in mine if use.op is not None and reads[use.op]]
-            into = {loop[reader] for reader in readers}
-            region = graph.original(op).region
-            is_near = len(mine) == 1 or all(
-                graph.ops[reader].region == region for reader in readers
-            )
-            if len(readers) != len(mine) or len(into) != 1 or not is_near:
+            into = _readers(graph, absorbed, op, uses.get(tensor.id, ())) if fuses else None
+            if into is None or len({loop[reader] for reader in into}) != 1:
                 found.add(tensor.id)
             elif len(op.outs) == 1:
-                (loop[op.id],) = into
+                loop[op.id] = loop[into[0]]
 
-    return frozenset(found), tuple(loop)
+    return found
+
+
+def _readers(
+    graph: OpGraph, absorbed: frozenset[int], op: OpNode, uses: Sequence[Use]
+) -> list[int] | None:
+    """The readers of what `op` makes, by these uses, if all compute it in their loops; else None.
+
+    None of them is `absorbed` by a product.
+    """
+    readers = [
+        use.op
+        for use in uses
+        if use.op is not None and use.op not in absorbed and reads_fused(graph.ops[use.op])
+    ]
+    region = graph.original(op).region
+    is_near = len(uses) == 1 or all(graph.ops[reader].region == region for reader in readers)
+    return readers if readers and is_near and len(readers) == len(uses) else None
+
+
+def _loops(
+    graph: OpGraph, uses: Mapping[int, Sequence[Use]], found: set[int]
+) -> tuple[tuple[int, ...], ...]:
+    """By operator the last ones of its loops, where what is `found` is written."""
+    loop: list[tuple[int, ...]] = [(n,) for n in range(len(graph.ops))]
+    for op in reversed(graph.ops):
+        if len(op.outs) == 1 and op.outs[0].id not in found:
+            readers = [use.op for use in uses.get(op.outs[0].id, ()) if use.op is not None]
+            loop[op.id] = tuple(sorted({last for reader in readers for last in loop[reader]}))
+
+    return tuple(loop)
+
+
+def _made_anew(
+    graph: OpGraph,
+    fusing: Fusing,
+    uses: Mapping[int, Sequence[Use]],
+    kept: set[int],
+    found: set[int],
+) -> set[int]:
+    """The ids of what is written no more since each of several loops makes it from what it is made of.
+
+        loops * bytes that it is made of <= bytes that it is made of + (1 + loops) * its bytes
+
+    On the left what is read then, on the right what is read and written otherwise. A result of a reduction is written.
+    """
+    loop = _loops(graph, uses, found)
+    absorbed = in_products(graph, fusing)
+    sources: dict[int, Mapping[int, int]] = {}
+    anew: set[int] = set()
+    for op in graph.ops:
+        made_of: dict[int, int] = {}
+        for tensor in op.ins:
+            made_of |= sources.get(tensor.id, {tensor.id: tensor.size_bytes})
+        if len(op.outs) != 1 or not is_fusible(op):
+            continue
+
+        (tensor,) = op.outs
+        if tensor.id in found:
+            readers = _readers(graph, absorbed, op, uses.get(tensor.id, ()))
+            if tensor.id in kept or readers is None or op.id in absorbed:
+                continue
+            count = len({last for reader in readers for last in loop[reader]})
+            read = sum(made_of.values())
+            if count * read > read + (1 + count) * tensor.size_bytes:
+                continue
+            anew.add(tensor.id)
+        sources[tensor.id] = made_of
+
+    return anew
+
+
+def _joins_product(graph: OpGraph, op: OpNode) -> bool:
+    """Whether a product of matrices does `op` to its result: see `Fusing.into_products`."""
+    if op.kind == "convert_element_type":
+        return op.outs[0].itemsize >= op.ins[0].itemsize
+    if op.kind == "transpose":
+        last = op.ins[0].ndim - 1
+        return tuple(op.params["permutation"]) == (*range(last - 1), last, last - 1)
+    if op.kind != "add":
+        return False
+    return any(_is_bias(graph.producers.get(tensor.id)) for tensor in op.ins)
+
+
+def _is_bias(op: OpNode | None) -> bool:
+    """Whether `op` repeats a vector for every row, along the last dim; a reshape may come between."""
+    if op is None or op.kind != "broadcast_in_dim":
+        return False
+    (tensor,) = op.outs
+    wide = [n for n, size in enumerate(op.ins[0].shape) if size > 1]
+    dims: Sequence[int] = op.params["broadcast_dimensions"]
+    return len(wide) == 1 and dims[wide[0]] == tensor.ndim - 1
 
 
 @once_per_graph
-def written_out(graph: OpGraph) -> frozenset[int]:
+def written_out(graph: OpGraph, fusing: Fusing = PLAIN) -> frozenset[int]:
     """The ids of operators that only repeat or count what they are given, but whose results are written all the same.
 
     They are views to whoever computes in a loop, which takes the elements it wants from the operand; products, scatters
     and whatever else is no such loop read an array, and so does the caller.
     """
     uses = uses_of(graph)
-    kept = materialised(graph)
+    kept = materialised(graph, fusing)
 
     return frozenset(
         op.id

@@ -280,6 +280,7 @@ class LimitedSolve:
 
 def account_of(graph: OpGraph, program: ShardedProgram, pricing: Pricing) -> Account:
     """What `program` costs in time and memory: no less than its compiler may set aside, where that is known."""
+    backend = backend_of(compiler_of(pricing))
     spent = account(
         program,
         pricing.op_cost,
@@ -288,11 +289,12 @@ def account_of(graph: OpGraph, program: ShardedProgram, pricing: Pricing) -> Acc
         recomputed=recomputed(graph),
         workspace=workspace_bytes,
     )
-    compiled = backend_of(compiler_of(pricing)).set_aside(program, graph.donated, workspace_bytes)
-    if compiled is None:
-        return spent
-
     counted = spent.peak_memory_bytes
+    compiled = backend.set_aside(program, graph.donated, workspace_bytes)
+    if compiled is None:
+        shared = backend.shared_workspace_bytes(program)
+        return replace(spent, set_aside_bytes=counted + shared) if shared else spent
+
     return replace(
         spent,
         peak_memory_bytes=max(counted, compiled.most_bytes),

@@ -18,8 +18,9 @@ from autopar.inspect.hlo import collectives_of, peak_memory_bytes
 from autopar.inspect.hlo_text import parse_module
 from benchmarks import tpu_programs
 from benchmarks.accuracy_plans import grid_sizes
+from benchmarks.compiled_collectives import UnknownRounds
 from benchmarks.tpu_aot import Lowered, Predicted, Row, agreement, compiled_row
-from benchmarks.tpu_cycles import Compiled, UnknownRounds, compiled_program, estimated_cycles
+from benchmarks.tpu_cycles import Compiled, compiled_program, estimated_cycles
 from benchmarks.tpu_programs import NAMES, arguments, shard_spec, sized, tpu_devices
 from cost_models import collective_time_s, load_cluster
 from cost_models.groups import group

@@ -108,13 +108,13 @@ def test_which_bound_is_decided_on_what_each_device_does() -> None:
     graph = graph_of(gate, SHAPE)
     everything = {op.id for op in graph.ops}
     for devices in (1, 8):
-        assert bounds(graph, at(8.0).device, devices) == dict.fromkeys(everything, "moving")
-        assert bounds(graph, at(32.0).device, devices) == dict.fromkeys(everything, "computing")
+        assert bounds(graph, at(8.0).device, devices) == dict.fromkeys(everything, 0.0)
+        assert bounds(graph, at(32.0).device, devices) == dict.fromkeys(everything, 1.0)
     # an eighth of 512 bytes is in a cache, which takes no time
     cached = Curve((64.0, 512.0), (1e-3, 64.0), 1.0)
     bent = replace(PLAIN.device, efficiency=Efficiency(memory=cached))
-    assert {*bounds(graph, bent, 1).values()} == {"moving"}
-    assert {*bounds(graph, bent, 8).values()} == {"computing"}
+    assert {*bounds(graph, bent, 1).values()} == {0.0}
+    assert {*bounds(graph, bent, 8).values()} == {1.0}
 
 
 def test_equal_operators_of_kernels_that_different_things_bound_are_priced_apart() -> None:
@@ -155,7 +155,7 @@ def test_what_is_recomputed_counts_as_if_it_were_not() -> None:
             shares[op.recomputes or 0],
             known.get(op.recomputes or 0),
         )
-    assert known[twins[0].id] == "computing"
+    assert known[twins[0].id] == 1.0
 
 
 @pytest.mark.parametrize(("cluster", "slower_s"), [(EVEN, 5 * FLOPS / 10), (SLOW, 2 * BYTES / 1)])

@@ -26,7 +26,7 @@ CLUSTER = load_cluster("8xh100")
 MESH = {"d": 8}
 ROWS, COLUMNS = 512, 256
 X = jax.ShapeDtypeStruct((ROWS, COLUMNS), "float32")
-W = np.ones((COLUMNS, 32), np.float32)
+W = np.ones((COLUMNS, 1024), np.float32)
 PART_BYTES = 4 * ROWS * COLUMNS // 8
 KERNEL_S = moving_time_s(2 * PART_BYTES, CLUSTER.device) + CLUSTER.device.launch_s
 

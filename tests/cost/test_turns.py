@@ -39,7 +39,9 @@ from tests.passes.build import Builder
 from tests.passes.build import price as step_price
 
 MESH = DeviceMesh.of({"x": 2, "y": 4})
-ACCELERATOR = load_cluster("8xh100")
+_GPUS = load_cluster("8xh100")
+ACCELERATOR = replace(_GPUS, device=replace(_GPUS.device, compiler=""))
+"""Devices of whose compiler nothing is known."""
 _BARE = load_cluster("cpu8")
 _TURNING = Efficiency(work={"transpose": {"float32": Curve((), (), 1e-8)}})
 CPU = replace(_BARE, device=replace(_BARE.device, efficiency=_TURNING))

@@ -29,8 +29,15 @@ from cost_models import (
     slowest_cluster,
     slowest_device,
 )
-from cost_models.compute import fresh_time_s, moving_time_s
-from cost_models.curves import PICKING, Packing, convolution_elements, product_dims, slowest_curve
+from cost_models.compute import fresh_time_s, moving_time_s, peak_flops_per_s
+from cost_models.curves import (
+    PICKING,
+    Packing,
+    Reach,
+    convolution_elements,
+    product_dims,
+    slowest_curve,
+)
 
 PLAIN = Device("plain", 1e9, 1e10, {"float32": 1e12, "bfloat16": 2e12}, 1e-6)
 POSITIVE = st.floats(1e-3, 1e6)
@@ -278,11 +285,11 @@ def test_json_holds_what_was_measured():
     cluster = cluster_with(Terms("permute", 2, 1e-3, Curve((1.0,), (1e-3,), 1e-3), 1e-9))
     cluster = replace(cluster, device=replace(PLAIN, efficiency=efficiency))
     assert Cluster.from_dict(cluster.to_dict()) == cluster
-    before = load_cluster("8xh100")
+    before = load_cluster("8xa100")
     old = before.to_dict()
     del old["device"]["efficiency"]
     for level in old["topology"]["levels"]:
-        del level["terms"]
+        del level["terms"], level["start_s"]
     assert Cluster.from_dict(old) == before  # as it was written before there were these fields
 
 
@@ -376,3 +383,55 @@ def test_the_slowest_device_picks_as_the_slowest_does():
     assert found.run("gather").time_s(4) == 2e-9
     assert found.run("gather").time_s(1000) == pytest.approx(quick.time_s(1000), rel=0.01)
     assert found.run("scatter-add") is None
+
+
+@given(st.floats(0.1, 1), st.floats(0, 1e-5), st.floats(1e6, 1e15))
+def test_products_reach_a_share_of_their_peak_after_a_start(
+    share: float, start_s: float, flops: float
+) -> None:
+    """Of any type, one at a time as many at once; what is no product is not held up."""
+    device = replace(PLAIN, efficiency=Efficiency(reach=Reach(share, start_s)))
+    for dtype in ("bfloat16", "float32"):
+        expected = start_s + flops / (share * peak_flops_per_s(device, dtype))
+        one = compute_time_s(flops, 0.0, dtype, device, kind="dot_general") - device.launch_s
+        assert one == pytest.approx(expected)
+        many = compute_times_s(
+            np.array([flops, 0.0]), np.zeros(2), dtype, device, kind="dot_general"
+        )
+        assert many - device.launch_s == pytest.approx(np.array([expected, 0.0]))
+        other = compute_time_s(flops, 0.0, dtype, device, kind="tanh") - device.launch_s
+        assert other == pytest.approx(flops / peak_flops_per_s(device, dtype))
+
+
+@pytest.mark.parametrize(("share", "start_s"), [(0.0, 0.0), (1.1, 0.0), (0.5, -1.0)])
+def test_what_no_product_reaches_is_refused(share: float, start_s: float) -> None:
+    with pytest.raises(ValueError, match=r"share|start_s"):
+        Reach(share, start_s)
+
+
+def test_of_several_devices_products_reach_what_they_do_on_the_slowest() -> None:
+    """As in the table of XLA for H100: 780 TFLOP/s at most, a product of 1024^3 in 8.1 us beside its launch."""
+    new, old = load_cluster("8xh100").device, load_cluster("8xa100").device
+    assert slowest_device((new, old)).efficiency.reach is None
+    assert slowest_device((new, new)).efficiency.reach == new.efficiency.reach
+    small_s = compute_time_s(2 * 1024**3, 0.0, "bfloat16", new, kind="") - new.launch_s
+    assert small_s == pytest.approx(8.1e-6, rel=0.01)
+    large = 2 * 8192**3
+    assert large / compute_time_s(large, 0.0, "bfloat16", new) == pytest.approx(780e12, rel=0.01)
+
+
+def test_a_collective_begins_with_the_longest_start_of_what_it_crosses() -> None:
+    cluster = load_cluster("8x8xh100")
+    levels = tuple(replace(level, start_s=0.0) for level in cluster.topology.levels)
+    without = replace(cluster, topology=Topology(levels))
+    for axes, start_s in (((0,), 20e-6), ((1,), 15e-6), ((0, 1), 20e-6)):
+        starting = (replace(levels[0], start_s=20e-6), replace(levels[1], start_s=15e-6))
+        with_start = replace(cluster, topology=Topology(starting))
+        for kind in ("all_reduce", "permute", "broadcast"):
+            slow, quick = (
+                collective_time_s(kind, 1 << 20, group(c.topology, (8, 8), axes))
+                for c in (with_start, without)
+            )
+            assert slow - quick == pytest.approx(start_s)
+    with pytest.raises(ValueError, match="start_s must be"):
+        replace(levels[0], start_s=-1.0)

@@ -11,6 +11,7 @@ import pytest
 import autopar
 from autopar.backends.backend import SetAside
 from autopar.backends.xla_cpu import predict
+from autopar.backends.xla_gpu import CUBLAS_BYTES
 from autopar.inspect.hlo import peak_memory_bytes
 from autopar.ops.workspace import workspace_bytes
 from benchmarks.memory_models import MODELS, conv, descends
@@ -152,6 +153,11 @@ def test_what_is_scattered_into_is_there_from_the_beginning() -> None:
 
 
 def test_accelerators_are_charged_nothing_of_the_cpu() -> None:
+    """On GPUs the workspace of cuBLAS is expected beside the peak, on TPUs nothing is."""
     fn, args = MODELS["mlp"].make()
-    plan = autopar.plan(fn, *args, cluster="8xh100", mesh={"x": 8})
-    assert plan.bound.planned.account.set_aside_bytes is None
+    on_gpus, on_tpus = (
+        autopar.plan(fn, *args, cluster=cluster, mesh={"x": 8}).bound.planned.account
+        for cluster in ("8xh100", "tpu-v5e-2x4")
+    )
+    assert on_gpus.set_aside_bytes == on_gpus.peak_memory_bytes + CUBLAS_BYTES
+    assert on_tpus.set_aside_bytes is None

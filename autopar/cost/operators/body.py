@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
+from autopar.backends.known import backend_of
 from autopar.core.graph import OpGraph, OpNode
 from autopar.core.mesh import DeviceMesh
 from autopar.core.strategy import Strategy
-from autopar.cost.operators.fused import bounds, moved
-from autopar.ops.fusion import materialised, written_out
+from autopar.cost.operators.fused import bounds, kernel_flops, kernel_shares
+from autopar.ops.fusion import in_products, materialised, written_out
 from autopar.ops.picked import picked_runs
 from autopar.ops.rate_kind import rate_kind
-from autopar.ops.traits import traits_of, work_flops
+from autopar.ops.traits import traits_of
 from cost_models import compute_time_s
 from cost_models.compute import Device
 
@@ -79,8 +80,10 @@ def body_time_s(op: OpNode, strategy: Strategy, mesh: DeviceMesh, device: Device
 
 @lru_cache(maxsize=1024)
 def _kernels(body: OpGraph, device: Device, devices: int) -> tuple[_BodyKernel, ...]:
-    in_memory = materialised(body)
-    written = written_out(body)
+    fusing = backend_of(device.compiler).fusing
+    in_memory = materialised(body, fusing)
+    absorbed = in_products(body, fusing)
+    written = written_out(body, fusing)
     bound = bounds(body, device, devices)
     inputs = {tensor.id: n for n, tensor in enumerate(body.inputs)}
     outputs = {tensor.id: n for n, tensor in enumerate(body.outputs)}
@@ -88,15 +91,15 @@ def _kernels(body: OpGraph, device: Device, devices: int) -> tuple[_BodyKernel, 
     for op in body.ops:
         if traits_of(op.kind).is_view and op.id not in written:
             continue
-        shares = zip((*op.ins, *op.outs), moved(body)[op.id], strict=True)
-        through = [(t, share) for t, share in shares if share and bound.get(op.id) != "computing"]
+        shares = zip((*op.ins, *op.outs), kernel_shares(body, op, fusing, bound), strict=True)
+        through = [(t, share) for t, share in shares if share]
         found.append(
             _BodyKernel(
                 body.tree.weight(op.region),
                 rate_kind(op),
-                0.0 if bound.get(op.id) == "moving" else work_flops(op),
+                kernel_flops(body, op, fusing, bound),
                 op.ins[0].dtype if op.ins else op.outs[0].dtype,
-                any(tensor.id in in_memory for tensor in op.outs),
+                op.id not in absorbed and any(tensor.id in in_memory for tensor in op.outs),
                 sum(
                     share * t.size_bytes
                     for t, share in through

@@ -1,0 +1,214 @@
+"""What XLA fuses on GPUs beside what it does everywhere, and copies: the facts of its own programs for H100s.
+
+Each case counts passes: how often an array as large as the first argument is read or written. By the compiler's times a
+softmax in rows of up to 16384 takes 2, of longer ones 4 (`backends.xla_gpu.ROW_ELEMENTS`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import autopar
+from autopar.backends.known import XLA_CPU, XLA_GPU, XLA_TPU
+from autopar.backends.xla_gpu import CUBLAS_BYTES, ROW_ELEMENTS
+from autopar.core.graph import OpGraph
+from autopar.core.mesh import DeviceMesh
+from autopar.core.placement import Placement
+from autopar.core.strategy import Strategy
+from autopar.cost.operators.fused import bounds, moved
+from autopar.cost.pricing import Roofline
+from autopar.memory.account import Account
+from autopar.ops.fusion import PLAIN, Fusing, in_products, loops, materialised, rows
+from autopar.search.limited_solve import account_of
+from autopar.trace import trace
+from cost_models import load_cluster
+
+FUSING = XLA_GPU.fusing
+MESH = DeviceMesh.of({"x": 8})
+GPUS = load_cluster("8xh100")
+ROWS, COLUMNS = 512, 2048
+WHOLE = (ROWS, COLUMNS)
+"""What is as large as a row or a column counts for next to nothing beside it."""
+
+
+def graph_of(function: Callable[..., Any], *shapes: tuple[int, ...]) -> OpGraph:
+    return trace(function, tuple(jax.ShapeDtypeStruct(s, jnp.bfloat16) for s in shapes)).graph
+
+
+def passes(graph: OpGraph, fusing: Fusing) -> float:
+    """How often an array of the first input's bytes is read or written."""
+    size = sum(
+        share * tensor.size_bytes
+        for op, shares in zip(graph.ops, moved(graph, fusing), strict=True)
+        for tensor, share in zip((*op.ins, *op.outs), shares, strict=True)
+    )
+    return round(size / graph.inputs[0].size_bytes, 1)
+
+
+def norm(x: jax.Array) -> jax.Array:
+    centred = x - x.mean(-1, keepdims=True)
+    return centred * jax.lax.rsqrt((centred**2).mean(-1, keepdims=True) + 1e-5)
+
+
+def masked(x: jax.Array) -> jax.Array:
+    """Weights of causal attention."""
+    return jax.nn.softmax(jnp.where(jnp.tril(jnp.ones(x.shape, bool)), 0.1 * x, -1e9))
+
+
+@pytest.mark.parametrize("function", [jax.nn.softmax, norm, masked])
+def test_rows_are_read_once_and_written_once(function: Callable[..., Any]) -> None:
+    graph = graph_of(function, WHOLE)
+    assert passes(graph, FUSING) == 2
+    assert passes(graph, PLAIN) >= 4
+    assert len({*loops(graph, FUSING)}) == 1
+
+
+def test_backward_reads_both_operands_and_writes_one() -> None:
+    graph = graph_of(lambda x, g: jax.vjp(jax.nn.softmax, x)[1](g)[0], WHOLE, WHOLE)
+    assert passes(graph, FUSING) == 3
+
+
+@pytest.mark.parametrize(("columns", "expected"), [(ROW_ELEMENTS, 2), (2 * ROW_ELEMENTS, 4)])
+def test_rows_that_do_not_fit_are_read_for_each_reduction(columns: int, expected: int) -> None:
+    assert passes(graph_of(jax.nn.softmax, (64, columns)), FUSING) == expected
+
+
+def test_a_transpose_on_the_way_makes_rows_kernels_of_their_own() -> None:
+    graph = graph_of(lambda x: jax.nn.softmax(x.T), WHOLE)
+    assert not rows(graph, FUSING)
+    assert passes(graph, FUSING) == 4
+    same = graph_of(lambda x: jax.nn.softmax(x[None].transpose(1, 0, 2)), WHOLE)
+    assert rows(same, FUSING)  # a dim of size 1 changes nothing
+
+
+def test_columns_are_no_rows() -> None:
+    assert not rows(graph_of(lambda x: jax.nn.softmax(x, axis=0), WHOLE), FUSING)
+    assert not rows(graph_of(jax.nn.softmax, WHOLE), PLAIN)
+
+
+def test_of_a_part_of_each_row_a_reduction_is_a_kernel_of_its_own() -> None:
+    """It reads the part once more, one strategy at a time as all at once."""
+    graph = graph_of(jax.nn.softmax, WHOLE)
+    price = Roofline(graph, MESH, GPUS)
+    op = next(op for op in graph.ops if op.kind == "reduce_max")
+    split = Placement((("x",), ())), Placement((("x",),))
+    parts = Placement(((), ("x",))), Placement(((),), ("x",))
+    whole, part = (Strategy((before,), (after,), split=8) for before, after in (split, parts))
+    read_s = graph.inputs[0].size_bytes / 8 / GPUS.device.memory_bandwidth_bytes_per_s
+    assert price.op_cost(op, part) - price.op_cost(op, whole) == pytest.approx(read_s, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"), [(1, 2 * 1 + 2), (2, 2 * 2 + 2), (4, 4 + 1 + 2 + 2)]
+)
+def test_what_two_loops_read_is_made_in_both_where_that_moves_less(
+    count: int, expected: int
+) -> None:
+    """A sum of one array and of two; not of four, all of which both loops would read: it is written and read twice."""
+
+    def both(*arrays: jax.Array) -> tuple[jax.Array, jax.Array]:
+        made = 3.0 * sum(arrays[1:], arrays[0])
+        return jnp.sin(made), jnp.cos(made)
+
+    graph = graph_of(both, *[WHOLE] * count)
+    assert passes(graph, FUSING) == expected
+    assert passes(graph, PLAIN) == count + 1 + 2 + 2
+
+
+def test_what_is_computed_in_two_kernels_costs_twice_where_that_is_what_takes_time() -> None:
+    """tanh is so slow that it bounds both kernels, and nothing that they move counts."""
+    graph = graph_of(lambda x: (jnp.sin(jnp.tanh(x) * 2), jnp.cos(jnp.tanh(x) + 1)), WHOLE)
+    (op,) = [op for op in graph.ops if op.kind == "tanh"]
+    assert len(loops(graph, FUSING)[op.id]) == 2
+    assert bounds(graph, GPUS.device, 8)[op.id] == 1.0
+    split = Placement((("x",), ()))
+    cost_s = Roofline(graph, MESH, GPUS).op_cost(op, Strategy((split,), (split,), split=8))
+    assert cost_s == pytest.approx(2 * ROWS * COLUMNS / 8 / 0.35e12)
+
+
+PRODUCTS: dict[str, tuple[Callable[..., Any], str]] = {
+    "a bias": (lambda x, w, b: jnp.sort(x @ w + b), "add"),
+    "a transpose": (lambda x, w, b: jnp.sort((x @ w).T), "transpose"),
+    "a wider type": (lambda x, w, b: jnp.sort((x @ w).astype(jnp.float32)), "convert_element_type"),
+}
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_a_product_does_it_to_its_result(name: str) -> None:
+    """It is no kernel; a wider result is written in so many more bytes."""
+    function, kind = PRODUCTS[name]
+    graph = graph_of(function, WHOLE, (COLUMNS, COLUMNS), (COLUMNS,))
+    (op,) = [op for op in graph.ops if op.kind == kind]
+    assert in_products(graph, FUSING) == {op.id}
+    assert not in_products(graph, PLAIN)
+    assert op.outs[0].id in materialised(graph, FUSING)
+    more = op.outs[0].size_bytes - WHOLE[0] * WHOLE[1] * 2
+    split = Placement((("x",), ()))
+    given = (split,) if len(op.ins) == 1 else (split, Placement(((), ())))
+    cost_s = Roofline(graph, MESH, GPUS).op_cost(op, Strategy(given, (split,), split=8))
+    assert cost_s == pytest.approx(more / 8 / GPUS.device.memory_bandwidth_bytes_per_s)
+
+
+NO_PRODUCTS: dict[str, Callable[..., Any]] = {
+    "another array": lambda x, w, b: x @ w + x,
+    "a column": lambda x, w, b: x @ w + b[:ROWS, None],
+    "two readers": lambda x, w, b: (jnp.sin(x @ w + b), jnp.cos(x @ w)),
+}
+
+
+@pytest.mark.parametrize("name", NO_PRODUCTS)
+def test_a_product_does_nothing_else_to_its_result(name: str) -> None:
+    graph = graph_of(NO_PRODUCTS[name], WHOLE, (COLUMNS, COLUMNS), (COLUMNS,))
+    assert not in_products(graph, FUSING)
+
+
+def test_heads_are_copied_before_a_product_and_gathered_columns_behind() -> None:
+    """Once more read and written, by a kernel of its own: operands whose batch dims are not in front, and what a step
+    along another dim than the first leaves.
+    """
+    graph = graph_of(
+        lambda q, k: jnp.einsum("bqhd,bkhd->bhqk", q, k), (4, 64, 8, 16), (4, 64, 8, 16)
+    )
+    (op,) = [op for op in graph.ops if op.kind == "dot_general"]
+    device = GPUS.device
+    found = XLA_GPU.product_turns_s(op, (1e6, 1e7, 1.0), 1.0, device, turned=False)
+    copied_s = 2 * 2 * 1.1e7 / device.memory_bandwidth_bytes_per_s
+    assert found == pytest.approx(copied_s + 2 * device.launch_s)
+    turn = XLA_GPU.turn_price(device)
+    once_s = 2 * 2**24 / device.memory_bandwidth_bytes_per_s + device.launch_s
+    assert turn("all_gather", 2**24) == pytest.approx(once_s)
+    assert turn("all_reduce", 2**24) == 0.0
+
+
+def test_a_narrower_operand_of_a_product_is_written_in_the_type_of_the_other() -> None:
+    def mixed(x: jax.Array, w: jax.Array) -> jax.Array:
+        return jax.lax.dot_general(x.astype(jnp.float32), w, (((1,), (0,)), ((), ())))
+
+    _, op = graph_of(mixed, WHOLE, (COLUMNS, 8)).ops
+    device = GPUS.device
+    found = XLA_GPU.product_turns_s(op, (1e6, 1e7, 1.0), 1.0, device, turned=False)
+    widened_s = (2 + 4) * 1e7 / device.memory_bandwidth_bytes_per_s
+    assert found == pytest.approx(widened_s + device.launch_s)
+
+
+def test_programs_with_products_have_the_workspace_of_cublas_once() -> None:
+    """It is in what the compiler is expected to set aside, and not in what a limit is held against."""
+    x, w = (jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in (WHOLE, (COLUMNS, COLUMNS)))
+
+    def spent(function: Callable[..., Any]) -> Account:
+        plan = autopar.plan(function, x, w, cluster=GPUS, mesh={"x": 8})
+        graph = plan.bound.planned.graph
+        return account_of(graph, plan.program(), Roofline(graph, plan.mesh, GPUS))
+
+    products = spent(lambda x, w: x @ w @ w)
+    assert products.set_aside_bytes == products.peak_memory_bytes + CUBLAS_BYTES
+    assert spent(lambda x, w: (jnp.sin(x), jnp.cos(w))).set_aside_bytes is None
+
+
+def test_other_compilers_fuse_as_every_backend_does() -> None:
+    assert XLA_CPU.fusing == XLA_TPU.fusing == PLAIN

@@ -426,3 +426,42 @@ def written(value: Any) -> Any:
     """
     with _xla_metadata.set_xla_metadata(inlineable="false"):
         return _same(value)
+
+
+_nn: Any = untyped_jax._src.nn.functions
+_cudnn: Any = untyped_jax._src.cudnn.fused_attention_stablehlo
+_ATTENTION = _nn._dot_product_attention_xla
+_PLANNED_CUDNN = 91300
+"""The version of cuDNN that a machine for planning takes to be there: one that has all that JAX asks for."""
+
+
+def attention_written_out() -> Callable[..., Any]:
+    """What `jax.nn.dot_product_attention` comes to, of 4-dim arrays, where nobody asks for cuDNN."""
+    return _ATTENTION
+
+
+def attention_by(function: Callable[..., Any]) -> None:
+    """From now on `jax.nn.dot_product_attention` calls `function` in place of `attention_written_out`.
+
+    The function that JAX exports may be known under many names by then; this one it looks up whenever it is called.
+    """
+    _nn._dot_product_attention_xla = function
+
+
+def plans_without_cudnn(is_planning: Callable[[], bool]) -> None:
+    """From now on cuDNN's attention can be traced, while `is_planning()`, where there is no cuDNN.
+
+    Its version and the device are asked about on the machine that traces, which need not be the one that runs.
+    """
+    version = _cudnn.check_cudnn_version
+    capability = _cudnn.check_compute_capability
+
+    def known_version() -> int:
+        is_assumed = is_planning() and _cudnn.cuda_versions is None
+        return _PLANNED_CUDNN if is_assumed else version()
+
+    def can_compute(wanted: str) -> bool:
+        return (is_planning() and _cudnn.cuda_versions is None) or capability(wanted)
+
+    _cudnn.check_cudnn_version = known_version
+    _cudnn.check_compute_capability = can_compute

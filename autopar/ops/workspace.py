@@ -12,16 +12,19 @@ from autopar.core.strategy import Strategy
 from autopar.ops.exchanged import lengthening, sent_bytes
 from autopar.ops.fusion import materialised
 
-_WITH_WORKSPACE = ("conv_general_dilated", "select_and_scatter_add")
+_WITH_WORKSPACE = ("conv_general_dilated", "dot_product_attention_bwd", "select_and_scatter_add")
 
 
 def workspace_bytes(op: OpNode, in_bytes: Sequence[int]) -> int:
     """What XLA holds while the operator runs, besides operands (of `in_bytes` on one device) and results.
 
     A convolution: both operands once more, in the order of dims that its kernel wants. The scatter of max pooling's
-    gradient: for each dim an array of indices as large as both operands. Measured on CPU. A function treated as one
-    operator: what is alive inside it, its operands' share of the whole. Otherwise nothing.
+    gradient: for each dim an array of indices as large as both operands. Measured on CPU. Attention backwards: the
+    gradient of its queries in float32, which blocks of keys add to. A function treated as one operator: what is alive
+    inside it, its operands' share of the whole. Otherwise nothing.
     """
+    if op.kind == "dot_product_attention_bwd":
+        return in_bytes[0] * 4 // op.ins[0].itemsize
     if op.kind == "conv_general_dilated":
         return sum(in_bytes)
     if op.kind == "select_and_scatter_add":

@@ -1,0 +1,58 @@
+"""Every strategy of cuDNN's kernels of attention, against the kernels run whole: here by their formulas, on CPU."""
+
+from __future__ import annotations
+
+import pytest
+
+from autopar.core.mesh import DeviceMesh
+from autopar.ops.rules import rule_of
+from autopar.ops.rules.enumerate import enumerate_strategies
+from autopar.ops.traits import work_flops
+from tests.ops.build import Case, build
+from tests.ops.cases_attention import ATTENTION
+from tests.ops.property import MESHES, check_rule
+
+BY_NAME = {case.name: case for case in ATTENTION}
+ALL = 64
+B, T, N, D = 2, 4, 8, 4
+S = 6
+
+
+@pytest.mark.quick_share(2)
+@pytest.mark.parametrize("case", ATTENTION, ids=[case.name for case in ATTENTION])
+def test_every_strategy_computes_what_the_kernel_computes(case: Case) -> None:
+    found = build(case)
+    assert found.op.kind == case.kind
+    assert check_rule(found, rule_of(found.op), MESHES[0], ALL) > 1
+    check_rule(found, rule_of(found.op), MESHES[1])
+
+
+def places(name: str, axes: dict[str, int]) -> set[tuple[str, str, str]]:
+    """Where queries, keys and the first result may lie."""
+    mesh = DeviceMesh.of(axes)
+    return {
+        (str(s.ins[0]), str(s.ins[1]), str(s.outs[0]))
+        for s in enumerate_strategies(rule_of(build(BY_NAME[name]).op), mesh)
+    }
+
+
+def test_what_may_be_split() -> None:
+    """Batch, heads with their key heads, heads behind whole key heads, and queries where none is counted."""
+    heads = ("[-, -, x, -]", "[-, -, x, -]", "[-, -, x, -]")
+    queries = ("[-, x, -, -]", "[-, -, -, -]", "[-, x, -, -]")
+    found = places("dot_product_attention_fwd of few key heads", {"x": 4})
+    assert found == {("[-, -, -, -]",) * 3, heads, queries}
+    one = places("dot_product_attention_fwd of one key head", {"x": 4})
+    assert ("[-, -, x, -]", "[-, -, -, -]", "[-, -, x, -]") in one
+    both = places("dot_product_attention_fwd of few key heads", {"x": 4, "y": 2})
+    assert ("[-, -, x*y, -]", "[-, -, x, -]", "[-, -, x*y, -]") in both
+    for counted in ("causal", "of a window", "with lengths"):
+        assert queries not in places(f"dot_product_attention_fwd {counted}", {"x": 4})
+
+
+def test_operations_are_those_of_what_is_seen() -> None:
+    pairs = {"of few key heads": T * S, "causal": 1 + 2 + 3 + 4, "of a window": 1 + 2 + 2 + 2}
+    for name, seen in pairs.items():
+        once = 2.0 * B * N * D * seen
+        assert work_flops(build(BY_NAME[f"dot_product_attention_fwd {name}"]).op) == 2 * once
+        assert work_flops(build(BY_NAME[f"dot_product_attention_bwd {name}"]).op) == 5 * once

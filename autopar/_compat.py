@@ -122,6 +122,11 @@ def is_reference(value: object) -> bool:
     return isinstance(value, untyped_jax.Ref)
 
 
+def is_reference_type(aval: Any) -> bool:
+    """Whether `aval` is the type of a reference, to memory of a kernel or to a mutable array."""
+    return type(aval).__name__ == "AbstractRef"
+
+
 def is_key_dtype(dtype: Any) -> bool:
     """Whether `dtype` is that of typed PRNG keys (key<fry>, ...)."""
     return not isinstance(dtype, np.dtype) and bool(
@@ -465,3 +470,50 @@ def plans_without_cudnn(is_planning: Callable[[], bool]) -> None:
 
     _cudnn.check_cudnn_version = known_version
     _cudnn.check_compute_capability = can_compute
+
+
+def is_gpu_kernel(compiler_params: Any) -> bool:
+    """Whether a kernel of Pallas with these parameters is for a GPU, which runs the points of its grid in any order."""
+    module = type(compiler_params).__module__
+    return ".triton" in module or ".mosaic_gpu" in module
+
+
+def block_length(kind: Any) -> int | None:
+    """How many elements a block of Pallas has along a dim; None where blocks need not lie one behind the other."""
+    name = type(kind).__name__
+    if name == "Squeezed":
+        return 1
+    return int(kind.block_size) if name == "Blocked" else None
+
+
+def kernel_on_blocks(
+    params: dict[str, Any], grid: Sequence[Any], shapes: Sequence[tuple[int, ...]], share: float
+) -> dict[str, Any]:
+    """The parameters of a `pallas_call` with another grid, on arrays of these shapes: operands, then results.
+
+    It does `share` of the work that its author states.
+    """
+    mapping = params["grid_mapping"]
+    blocks = [
+        block.replace(array_aval=block.array_aval.update(shape=shape))
+        for block, shape in zip(mapping.block_mappings, shapes, strict=True)
+    ]
+
+    outs = [
+        aval.update(shape=shape)
+        for aval, shape in zip(params["out_avals"], shapes[mapping.num_inputs :], strict=True)
+    ]
+
+    cost = params["cost_estimate"]
+    changed = {
+        "grid_mapping": mapping.replace(grid=tuple(grid), block_mappings=tuple(blocks)),
+        "out_avals": tuple(outs),
+    }
+
+    if cost is not None:
+        changed["cost_estimate"] = type(cost)(
+            flops=round(cost.flops * share),
+            transcendentals=round(cost.transcendentals * share),
+            bytes_accessed=round(cost.bytes_accessed * share),
+        )
+    return {**params, **changed}

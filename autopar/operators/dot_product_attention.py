@@ -159,8 +159,10 @@ def _kept(
             local_window_size=local_window_size,
             return_residual=return_residual,
         )
+
     counts = is_causal or local_window_size is not None or q_seqlen is not None
     positions = jnp.arange(query.shape[1]) if counts else None
+
     return _on_shard(
         query,
         key,

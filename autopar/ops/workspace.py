@@ -25,6 +25,7 @@ def workspace_bytes(op: OpNode, in_bytes: Sequence[int]) -> int:
     """
     if op.kind == "dot_product_attention_bwd":
         return in_bytes[0] * 4 // op.ins[0].itemsize
+
     if op.kind == "conv_general_dilated":
         return sum(in_bytes)
     if op.kind == "select_and_scatter_add":

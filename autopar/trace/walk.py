@@ -20,6 +20,7 @@ from autopar import _compat
 from autopar._compat import untyped_jax
 from autopar._mesh import off_mesh, spec_of, without_shardings
 from autopar._payload import OPERATOR, Composite, Payload
+from autopar.core.blocks import Blocks
 from autopar.core.graph import Effect, OpGraph, TensorInfo
 from autopar.core.manual import ENTER, LEAVE
 from autopar.core.pins import PINNED
@@ -37,6 +38,7 @@ from autopar.trace.control import WALKERS as CONTROL_WALKERS
 from autopar.trace.draft import Draft, DraftOp, Surroundings
 from autopar.trace.finish import finish
 from autopar.trace.flat import TRACING
+from autopar.trace.kernels import KERNEL, blocks_of
 from autopar.trace.keys import decompose, has_keys, run_whole
 from autopar.trace.known import KnownValues
 from autopar.trace.params import plain_params
@@ -157,6 +159,8 @@ class Walker:
 
         if self.draft.manual and (kind := collective_kind(eqn)) is not None:
             return self._collective(eqn, kind, ins, place)
+        if eqn.primitive.name == "pallas_call" and (blocks := blocks_of(eqn)) is not None:
+            return self._kernel(eqn, blocks, ins, place)
         if (function := _compat.sparse_function(eqn.primitive.name)) is not None:
             return self._instead(eqn, partial(function, **eqn.params), ins, place)
 
@@ -170,6 +174,13 @@ class Walker:
             if params is None
             else self._operator(eqn, outs, place, None, params, kind="sharding_constraint")
         )
+
+    def _kernel(self, eqn: Any, blocks: Blocks, ins: Tensors, place: Surroundings) -> Tensors:
+        """A kernel whose blocks devices may share out."""
+        kept = ("cost_estimate", "input_output_aliases", "name")
+        params = plain_params({name: eqn.params[name] for name in kept}) | {"blocks": blocks}
+        payload = Payload(eqn.primitive, _payload_params(eqn))
+        return self._operator(eqn, ins, place, payload, params, kind=KERNEL)
 
     def _alias(self, eqn: Any, ins: Tensors) -> Tensors:
         if eqn.primitive.name == "random_wrap":

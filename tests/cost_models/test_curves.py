@@ -278,7 +278,7 @@ def test_json_holds_what_was_measured():
     cluster = cluster_with(Terms("permute", 2, 1e-3, Curve((1.0,), (1e-3,), 1e-3), 1e-9))
     cluster = replace(cluster, device=replace(PLAIN, efficiency=efficiency))
     assert Cluster.from_dict(cluster.to_dict()) == cluster
-    before = load_cluster("8xh100")
+    before = load_cluster("8xa100")
     old = before.to_dict()
     del old["device"]["efficiency"]
     for level in old["topology"]["levels"]:

@@ -70,7 +70,7 @@ def backward(*operands: Array, **params: Any) -> list[Array]:
     q, k, v, *_, out, dy = (
         _btnh(x, params["layout"]) if x.ndim == 4 else x for x in (*operands[:3], *operands[10:])
     )
-    b, t, n, h = q.shape
+    b, t, n, _ = q.shape
     heads = k.shape[2]
     scores = _scores(q, k, operands[3], operands[4:6], params)
     weights = jnp.exp(scores - operands[10].reshape(*scores.shape[:-1])[..., None])

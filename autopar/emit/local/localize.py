@@ -33,6 +33,7 @@ from autopar.emit.local.counters import iota, iota_2x32_shape, rng_bit_generator
 from autopar.emit.local.dynamic import dynamic_slice, dynamic_update_slice
 from autopar.emit.local.fourier import fft
 from autopar.emit.local.indexing import gather, scatter
+from autopar.emit.local.kernels import pallas_kernel
 from autopar.emit.local.moving import dynamic_roll, join, pad, rev, roll, slice_
 from autopar.emit.local.products import dot_general
 from autopar.emit.local.ragged import ragged_dot_general
@@ -210,6 +211,7 @@ _LOCALISERS: dict[str, Callable[[LocalOp], Run]] = {
     "manual_all_to_all": _all_to_all,
     "iota_2x32_shape": iota_2x32_shape,
     "pad": pad,
+    "pallas_kernel": pallas_kernel,
     "ragged_dot_general": ragged_dot_general,
     "reshape": _reshape,
     "rev": rev,

@@ -1,4 +1,4 @@
-"""Every strategy of cuDNN's kernels of attention, against the kernels run whole: here by their formulas, on CPU."""
+"""Every strategy of kernels of Pallas and of cuDNN's for attention, against the kernels run whole, here on CPU."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from autopar.ops.rules.enumerate import enumerate_strategies
 from autopar.ops.traits import work_flops
 from tests.ops.build import Case, build
 from tests.ops.cases_attention import ATTENTION
+from tests.ops.cases_kernels import KERNELS
 from tests.ops.property import MESHES, check_rule
 
 BY_NAME = {case.name: case for case in ATTENTION}
@@ -19,7 +20,7 @@ S = 6
 
 
 @pytest.mark.quick_share(2)
-@pytest.mark.parametrize("case", ATTENTION, ids=[case.name for case in ATTENTION])
+@pytest.mark.parametrize("case", [*ATTENTION, *KERNELS], ids=lambda case: case.name)
 def test_every_strategy_computes_what_the_kernel_computes(case: Case) -> None:
     found = build(case)
     assert found.op.kind == case.kind

@@ -58,7 +58,8 @@ def _told_apart(arrays: Sequence[Dims], eqn: Any, mapping: Any) -> _Axes:
     axes = range(len(mapping.grid))
     lacking = {axis for axis in axes if any(_of(dims, axis) is None for dims in outs)}
     first = mapping.num_dynamic_grid_bounds
-    for operand, result in eqn.params["input_output_aliases"]:
+    aliases: tuple[tuple[int, int], ...] = eqn.params["input_output_aliases"]
+    for operand, result in aliases:
         place = operand - mapping.num_index_operands
         if place < 0 or first:
             return frozenset(axes)
@@ -99,7 +100,9 @@ def _is_independent(eqn: Any, axis: int) -> bool:
 def _numbered(jaxpr: Any, mapping: Any) -> _Axes:
     """The axes along which a kernel asks for the number of its point; it counts those only that no vmap added."""
     own = [axis for axis in range(len(mapping.grid)) if axis not in mapping.vmapped_dims]
-    asked = {eqn.params["axis"] for eqn in _equations(jaxpr) if eqn.primitive.name in _NUMBERS}
+    asked: set[int] = {
+        eqn.params["axis"] for eqn in _equations(jaxpr) if eqn.primitive.name in _NUMBERS
+    }
     return frozenset(own[axis] for axis in asked)
 
 

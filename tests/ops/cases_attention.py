@@ -59,7 +59,16 @@ def _case(
 ATTENTION = [
     *_case("of few key heads"),
     *_case("of one key head", key=(2, 6, 1, 4)),
-    *_case("causal", mask_type=MASKS.CAUSAL),
+    *_case("causal", key=(2, 4, 4, 4), mask_type=MASKS.CAUSAL),
+    *_case("causal of more keys", mask_type=MASKS.CAUSAL),
+    *_case("causal with a bias", key=(2, 4, 4, 4), bias=(1, 8, 4, 4), mask_type=MASKS.CAUSAL),
+    *_case(
+        "causal, heads first",
+        query=(2, 8, 4, 4),
+        key=(2, 4, 4, 4),
+        layout=1,
+        mask_type=MASKS.CAUSAL,
+    ),
     *_case("of a window", mask_type=MASKS.CAUSAL, sliding_window_length=2),
     *_case("with lengths", padded=True, mask_type=MASKS.PADDING),
     *_case("with one bias of all rows", bias=(1, 8, 4, 6)),

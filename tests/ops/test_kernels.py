@@ -6,6 +6,7 @@ import pytest
 
 from autopar.core.mesh import DeviceMesh
 from autopar.ops.rules import rule_of
+from autopar.ops.rules.attention import slowest
 from autopar.ops.rules.enumerate import enumerate_strategies
 from autopar.ops.traits import work_flops
 from tests.ops.build import Case, build
@@ -47,8 +48,16 @@ def test_what_may_be_split() -> None:
     assert ("[-, -, x, -]", "[-, -, -, -]", "[-, -, x, -]") in one
     both = places("dot_product_attention_fwd of few key heads", {"x": 4, "y": 2})
     assert ("[-, -, x*y, -]", "[-, -, x, -]", "[-, -, x*y, -]") in both
-    for counted in ("causal", "of a window", "with lengths"):
+    assert queries in places("dot_product_attention_fwd causal", {"x": 4})
+    for counted in ("causal of more keys", "causal with a bias", "of a window", "with lengths"):
         assert queries not in places(f"dot_product_attention_fwd {counted}", {"x": 4})
+
+
+def test_the_last_queries_of_a_causal_mask_see_most() -> None:
+    op = build(BY_NAME["dot_product_attention_fwd causal"]).op
+    mesh = DeviceMesh.of({"x": 4})
+    found = {str(s.ins[0]): slowest(op, s, mesh) for s in enumerate_strategies(rule_of(op), mesh)}
+    assert found == {"[-, -, -, -]": 1.0, "[-, -, x, -]": 1.0, "[-, x, -, -]": 2 - 1 / 4}
 
 
 def test_operations_are_those_of_what_is_seen() -> None:

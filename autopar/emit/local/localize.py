@@ -29,6 +29,7 @@ from autopar.core.manual import BORDERS
 from autopar.core.mesh import DeviceMesh
 from autopar.core.strategy import Strategy
 from autopar.emit.exchange import Exchanger, InShardMap
+from autopar.emit.local.attention import attention_backward, attention_forward
 from autopar.emit.local.counters import iota, iota_2x32_shape, rng_bit_generator
 from autopar.emit.local.dynamic import dynamic_slice, dynamic_update_slice
 from autopar.emit.local.fourier import fft
@@ -202,6 +203,8 @@ def _all_to_all(local: LocalOp) -> Run:
 _LOCALISERS: dict[str, Callable[[LocalOp], Run]] = {
     "conv_general_dilated": conv_general_dilated,
     "dot_general": dot_general,
+    "dot_product_attention_bwd": attention_backward,
+    "dot_product_attention_fwd": attention_forward,
     "dynamic_roll": dynamic_roll,
     "dynamic_slice": dynamic_slice,
     "dynamic_update_slice": dynamic_update_slice,

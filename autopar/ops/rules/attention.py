@@ -8,6 +8,8 @@ from math import prod
 from typing import NamedTuple
 
 from autopar.core.graph import OpNode, TensorInfo
+from autopar.core.mesh import DeviceMesh
+from autopar.core.strategy import Strategy
 from autopar.ops.rules.factor_rule import Dim, Factor, FactorRule
 from autopar.ops.rules.linearity import linear_sets
 from autopar.ops.rules.registry import rule_for, whole
@@ -16,6 +18,7 @@ from autopar.ops.traits import declare
 FORWARD = "dot_product_attention_fwd"
 BACKWARD = "dot_product_attention_bwd"
 """The kernels of cuDNN, by the names of JAX's primitives."""
+ATTENTION = (FORWARD, BACKWARD)
 
 _HEAD: Dim = ("k", "g")
 _FACTORS: dict[str, tuple[Dim, ...]] = {
@@ -68,8 +71,9 @@ def _named(argument: str) -> str:
 def forward_kernel(op: OpNode) -> FactorRule:
     """q[b, t, (k g), h], k[b, s, k, h], v[b, s, k, e] -> y[b, t, (k g), e], and sums[b, (k g), t] of its rows.
 
-    s, h and e are whole, and t where the kernel counts queries: with a causal mask, a window or lengths. Whole, too, is
-    what is packed or paged.
+    s, h and e are whole, and t where the kernel counts queries in a window, by lengths or along a bias. With a causal
+    mask it need not be: a device asks for the keys before its queries and for those beside them, and knows where it
+    begins. Whole is what is packed or paged.
     """
     names = _operands(op)
     if names is None:
@@ -111,7 +115,9 @@ def _rule(
     sizes: _Sizes,
     linear: tuple[int, ...] = (),
 ) -> FactorRule:
-    frozen = set(_WHOLE | ({"t"} if _counts_queries(op) else set[Factor]()))
+    counts = _counts_queries(op)
+    divides = _divides_queries(op)
+    frozen = set(_WHOLE | ({"t"} if counts and not divides else set[Factor]()))
     sides: list[list[Dim]] = []
     for place, (name, tensor) in enumerate(
         zip((*names, *results), (*op.ins, *op.outs), strict=True)
@@ -137,6 +143,7 @@ def _rule(
         reduced=dict.fromkeys(sorted(lacking), "sum"),
         frozen=frozen,
         linear=linear_sets(op, linear) if linear else (),
+        offsets={"t"} if divides else (),
     )
 
 
@@ -145,7 +152,7 @@ def _dims(op: OpNode, name: str, tensor: TensorInfo, place: int, sizes: _Sizes) 
     if not name or tensor.shape == (0,):
         return [(f"{place}.{dim}",) for dim in range(tensor.ndim)]
     dims = list(_FACTORS[name])
-    if name in ("query", "key", "value", "output") and _is_bnth(op):
+    if name in ("query", "key", "value", "output") and is_heads_first(op):
         dims[1], dims[2] = dims[2], dims[1]
     size_of = sizes._asdict()
     for dim, size in enumerate(tensor.shape):
@@ -161,14 +168,14 @@ def _sizes(query: TensorInfo, key: TensorInfo, value: TensorInfo) -> _Sizes:
     return _Sizes(b, t, s, k, n // k, h, value.shape[3])
 
 
-def _is_bnth(op: OpNode) -> bool:
+def is_heads_first(op: OpNode) -> bool:
     """Whether heads come before places, as in the second of cuDNN's layouts."""
     return op.params.get("layout", 0) == 1
 
 
 def _as_btnh(op: OpNode, tensor: TensorInfo) -> TensorInfo:
     b, n, t, h = tensor.shape
-    return replace(tensor, shape=(b, t, n, h)) if _is_bnth(op) else tensor
+    return replace(tensor, shape=(b, t, n, h)) if is_heads_first(op) else tensor
 
 
 def _counts_queries(op: OpNode) -> bool:
@@ -176,6 +183,25 @@ def _counts_queries(op: OpNode) -> bool:
     return op.params.get("mask_type", "NO_MASK") != "NO_MASK" or (
         op.params.get("sliding_window_length") is not None
     )
+
+
+def _divides_queries(op: OpNode) -> bool:
+    """Whether what a kernel counts is a causal mask alone, which can be told on some of the queries."""
+    if op.params.get("mask_type") != "CAUSAL" or op.params.get("sliding_window_length") is not None:
+        return False
+    query, key = (_as_btnh(op, tensor) for tensor in op.ins[:2])
+    return query.shape[1] == key.shape[1] and op.ins[3].shape == (0,)
+
+
+def slowest(op: OpNode, strategy: Strategy, mesh: DeviceMesh) -> float:
+    """How many times as much as the mean the device does that does most: of a causal mask that with the last queries.
+
+    (1 - t / (2 T)) / (1 / 2)          t queries of T
+    """
+    if op.kind not in ATTENTION or not _divides_queries(op):
+        return 1.0
+    parts = mesh.product(dict(strategy.factors).get("t", ()))
+    return 2.0 - 1.0 / parts
 
 
 def _flops(op: OpNode) -> float:

@@ -14,8 +14,9 @@ import jax.numpy as jnp
 from jax import lax
 
 from autopar.emit.local.shard import Array, LocalOp, Run
-from autopar.ops.rules.attention import is_heads_first
 
+_HEADS_FIRST = 1
+"""The layout of cuDNN in which heads come before places."""
 _LENGTHS = slice(4, 6)
 
 
@@ -61,7 +62,7 @@ class _Parts:
 
     def __init__(self, local: LocalOp) -> None:
         self.local = local
-        self.place = 2 if is_heads_first(local.op) else 1
+        self.place = 2 if local.op.params["layout"] == _HEADS_FIRST else 1
         is_causal = local.op.params["mask_type"] == "CAUSAL"
         self.axes = local.strategy.ins[0].dims[self.place] if is_causal else ()
         self.count = local.in_shape(0)[self.place]

@@ -152,7 +152,7 @@ def _dims(op: OpNode, name: str, tensor: TensorInfo, place: int, sizes: _Sizes) 
     if not name or tensor.shape == (0,):
         return [(f"{place}.{dim}",) for dim in range(tensor.ndim)]
     dims = list(_FACTORS[name])
-    if name in ("query", "key", "value", "output") and is_heads_first(op):
+    if name in ("query", "key", "value", "output") and _is_heads_first(op):
         dims[1], dims[2] = dims[2], dims[1]
     size_of = sizes._asdict()
     for dim, size in enumerate(tensor.shape):
@@ -168,14 +168,14 @@ def _sizes(query: TensorInfo, key: TensorInfo, value: TensorInfo) -> _Sizes:
     return _Sizes(b, t, s, k, n // k, h, value.shape[3])
 
 
-def is_heads_first(op: OpNode) -> bool:
+def _is_heads_first(op: OpNode) -> bool:
     """Whether heads come before places, as in the second of cuDNN's layouts."""
     return op.params.get("layout", 0) == 1
 
 
 def _as_btnh(op: OpNode, tensor: TensorInfo) -> TensorInfo:
     b, n, t, h = tensor.shape
-    return replace(tensor, shape=(b, t, n, h)) if is_heads_first(op) else tensor
+    return replace(tensor, shape=(b, t, n, h)) if _is_heads_first(op) else tensor
 
 
 def _counts_queries(op: OpNode) -> bool:

@@ -54,14 +54,15 @@ def _only(dims: Dims, free: Iterable[int]) -> Dims:
 
 def _told_apart(arrays: Sequence[Dims], eqn: Any, mapping: Any) -> _Axes:
     """The axes along which results are not told apart, or an operand that a result is written over is not as it is."""
-    outs = arrays[mapping.num_inputs :]
+    inputs: int = mapping.num_inputs
+    outs = arrays[inputs:]
     axes = range(len(mapping.grid))
     lacking = {axis for axis in axes if any(_of(dims, axis) is None for dims in outs)}
-    first = mapping.num_dynamic_grid_bounds
+    first: int = mapping.num_index_operands
     aliases: tuple[tuple[int, int], ...] = eqn.params["input_output_aliases"]
     for operand, result in aliases:
-        place = operand - mapping.num_index_operands
-        if place < 0 or first:
+        place = operand - first
+        if place < 0 or mapping.num_dynamic_grid_bounds:
             return frozenset(axes)
         lacking |= {a for a in axes if _of(arrays[place], a) != _of(outs[result], a)}
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import jax.numpy as jnp
 from jax import lax
 
+from autopar._compat import untyped_jax
 from autopar.emit.local.shard import Array, LocalOp, Run
 
+jnp: Any = untyped_jax.numpy
 _HEADS_FIRST = 1
 """The layout of cuDNN in which heads come before places."""
 _LENGTHS = slice(4, 6)
@@ -70,7 +71,8 @@ class _Parts:
 
     def kernels(self, **changed: Any) -> tuple[Run, Run]:
         """The kernel for as many keys as a length says, and with a causal mask."""
-        masks: Any = type(self.local.payload.params["mask_type"])
+        asked: Any = self.local.payload.params["mask_type"]
+        masks: Any = asked.__class__
         return self.local.bind(mask_type=masks.PADDING, **changed), self.local.bind(**changed)
 
     def start(self) -> Any:

@@ -80,7 +80,9 @@ _WRITTEN_OUT = _compat.attention_written_out()
 
 
 @operator(
-    attention_rule, static=("is_causal", "local_window_size", "return_residual"), name="attention"
+    attention_rule,
+    static=("shared", "is_causal", "local_window_size", "return_residual"),
+    name="attention",
 )
 def _on_shard(
     query: Array,
@@ -92,11 +94,20 @@ def _on_shard(
     positions: Array | None,
     query_seq_lengths: Array | None,
     key_value_seq_lengths: Array | None,
+    heads: Array | None,
+    shared: int,
     is_causal: bool,
     local_window_size: tuple[int, int] | None,
     return_residual: bool,
 ) -> Any:
-    """Attention of queries that stand at `positions`: a run of places, as many as a device holds."""
+    """Attention of queries at `positions`, a run of places, and of `heads`: as many as a device holds.
+
+    So many heads as `shared` have one key head. Where a device has more key heads than go with its heads, it has all.
+    """
+    if heads is not None and key.shape[2] not in (1, heads.shape[0] // shared):
+        own = heads // shared
+        key = jnp.take(key, own, axis=2)
+        value = jnp.take(value, own, axis=2)
     if positions is not None and (is_causal or local_window_size is not None):
         seen = _seen(positions, key.shape[1], is_causal, local_window_size)
         mask = seen if mask is None else mask & seen
@@ -163,6 +174,7 @@ def _kept(
     counts = is_causal or local_window_size is not None or q_seqlen is not None
     positions = jnp.arange(query.shape[1]) if counts else None
 
+    count, keys = query.shape[2], key.shape[2]
     return _on_shard(
         query,
         key,
@@ -173,6 +185,8 @@ def _kept(
         positions,
         q_seqlen,
         kv_seqlen,
+        jnp.arange(count) if 1 < keys < count else None,
+        count // keys,
         is_causal,
         local_window_size,
         return_residual,

@@ -92,6 +92,17 @@ def test_every_strategy_computes_the_same(name: str) -> None:
         assert check_rule(one, rule_of(one.op), MESHES[0], 16) >= 3
 
 
+@pytest.mark.parametrize("name", ["causal", "with a bias"])
+def test_heads_on_more_devices_than_there_are_key_heads(name: str) -> None:
+    mesh = DeviceMesh.of({"x": 8})
+    for one in built(gradients(CALLS[name]), arrays()):
+        strategies = enumerate_strategies(rule_of(one.op), mesh)
+        assert ("[-, -, x, -]", "[-, -, -, -]") in {
+            (str(s.ins[0]), str(s.ins[1])) for s in strategies
+        }
+        check_rule(one, rule_of(one.op), mesh, 16)
+
+
 def test_every_strategy_gives_the_gradient_of_a_bias() -> None:
     def loss(bias: Any, *qkv: Any) -> Any:
         return (dot_product_attention(*qkv, bias=bias) ** 2).sum()
@@ -111,7 +122,9 @@ def test_what_may_be_split() -> None:
     }
     whole = "[-, -, -, -]"
     heads = "[-, -, x, -]"
-    assert placed == {(whole, whole, "[-]"), (heads, heads, "[-]"), ("[-, x, -, -]", whole, "[x]")}
+    queries = ("[-, x, -, -]", whole, "[x]")
+    own = (heads, whole, "[-]")  # each device takes the key heads of its heads
+    assert placed == {(whole, whole, "[-]"), (heads, heads, "[-]"), queries, own}
 
 
 PINNED = {"batch": "x, -, -, -", "heads": "-, -, x, -", "queries": "-, x, -, -"}

@@ -29,6 +29,12 @@ def test_every_strategy_computes_what_the_kernel_computes(case: Case) -> None:
     check_rule(found, rule_of(found.op), MESHES[1])
 
 
+@pytest.mark.parametrize("kind", ["dot_product_attention_fwd", "dot_product_attention_bwd"])
+def test_heads_on_more_devices_than_there_are_key_heads(kind: str) -> None:
+    found = build(BY_NAME[f"{kind} of few key heads"])
+    assert check_rule(found, rule_of(found.op), DeviceMesh.of({"x": 8}), ALL) > 1
+
+
 def places(name: str, axes: dict[str, int]) -> set[tuple[str, str, str]]:
     """Where queries, keys and the first result may lie."""
     mesh = DeviceMesh.of(axes)
@@ -43,7 +49,13 @@ def test_what_may_be_split() -> None:
     heads = ("[-, -, x, -]", "[-, -, x, -]", "[-, -, x, -]")
     queries = ("[-, x, -, -]", "[-, -, -, -]", "[-, x, -, -]")
     found = places("dot_product_attention_fwd of few key heads", {"x": 4})
-    assert found == {("[-, -, -, -]",) * 3, heads, queries}
+    own = (
+        "[-, -, x, -]",
+        "[-, -, -, -]",
+        "[-, -, x, -]",
+    )  # each device takes the key heads of its heads
+    assert found == {("[-, -, -, -]",) * 3, heads, queries, own}
+    assert own in places("dot_product_attention_fwd of few key heads", {"x": 8})
     one = places("dot_product_attention_fwd of one key head", {"x": 4})
     assert ("[-, -, x, -]", "[-, -, -, -]", "[-, -, x, -]") in one
     both = places("dot_product_attention_fwd of few key heads", {"x": 4, "y": 2})

@@ -3,6 +3,8 @@
 The kernel counts queries from the first that it gets. So a device asks it twice: for the keys before its queries, which
 all of these see, as many as a length says, and for those at the same places, with a causal mask. Both means are put
 together by their sums, as blocks are in the kernel itself (Dao et al. 2022).
+
+Where heads are split and key heads are not, each head gets its own key head first.
 """
 
 from __future__ import annotations
@@ -23,6 +25,15 @@ _LENGTHS = slice(4, 6)
 
 def attention_forward(local: LocalOp) -> Run:
     """The means, and the logarithms of the sums where they are asked for."""
+    return _Heads(local).forward(_forward(local))
+
+
+def attention_backward(local: LocalOp) -> Run:
+    """The gradients of queries, and this device's part of those of keys and values."""
+    return _Heads(local).backward(_backward(local))
+
+
+def _forward(local: LocalOp) -> Run:
     parts = _Parts(local)
     if not parts.axes:
         return local.bind()
@@ -40,8 +51,7 @@ def attention_forward(local: LocalOp) -> Run:
     return run
 
 
-def attention_backward(local: LocalOp) -> Run:
-    """The gradients of queries, and this device's part of those of keys and values."""
+def _backward(local: LocalOp) -> Run:
     parts = _Parts(local)
     if not parts.axes:
         return local.bind()
@@ -56,6 +66,50 @@ def attention_backward(local: LocalOp) -> Run:
         return [queries, *(parts.joined(whole, own, start) for whole, own in pairs)]
 
     return run
+
+
+class _Heads:
+    """Which heads a device has, of which key heads: `axes` split the dim `dim` of queries, but not that of keys."""
+
+    def __init__(self, local: LocalOp) -> None:
+        self.local = local
+        self.dim = 1 if local.op.params["layout"] == _HEADS_FIRST else 2
+        queries, keys = (placement.dims[self.dim] for placement in local.strategy.ins[:2])
+        self.count = local.in_shape(0)[self.dim]
+        self.whole, self.keys = (tensor.shape[self.dim] for tensor in local.op.ins[:2])
+        self.axes = queries if not keys and self.keys > 1 else ()
+
+    def _own(self) -> Any:
+        """The key head of each head that is here."""
+        first = self.local.start(self.axes, self.whole)
+        return (first + jnp.arange(self.count)) // (self.whole // self.keys)
+
+    def _taken(self, operands: Sequence[Array], own: Any) -> list[Array]:
+        query, key, value, *rest = operands
+        return [query, *(jnp.take(each, own, axis=self.dim) for each in (key, value)), *rest]
+
+    def forward(self, kernel: Run) -> Run:
+        """`kernel`, with a key head for each head."""
+        if not self.axes:
+            return kernel
+        return lambda *operands: kernel(*self._taken(operands, self._own()))
+
+    def backward(self, kernel: Run) -> Run:
+        """`kernel`, with a key head for each head, whose gradients are added up where heads share one."""
+        if not self.axes:
+            return kernel
+
+        def run(*operands: Array) -> Sequence[Array]:
+            own = self._own()
+            query, key, value, *rest = kernel(*self._taken(operands, own))
+            return [query, self._added(key, own), self._added(value, own), *rest]
+
+        return run
+
+    def _added(self, gradient: Array, own: Any) -> Array:
+        rows: Any = jnp.moveaxis(gradient.astype("float32"), self.dim, 0)
+        zeros = jnp.zeros((self.keys, *rows.shape[1:]), rows.dtype)
+        return jnp.moveaxis(zeros.at[own].add(rows), 0, self.dim).astype(gradient.dtype)
 
 
 class _Parts:

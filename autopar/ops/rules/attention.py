@@ -28,6 +28,7 @@ _FACTORS: dict[str, tuple[Dim, ...]] = {
     "bias": (("b",), _HEAD, ("t",), ("s",)),
     "scale": (),
     "positions": (("t",),),
+    "heads": (_HEAD,),
     "query_seq_lengths": (("b",),),
     "key_value_seq_lengths": (("b",),),
     "output": (("b",), ("t",), _HEAD, ("e",)),
@@ -36,6 +37,7 @@ _FACTORS: dict[str, tuple[Dim, ...]] = {
 }
 """The factors of each operand and result: batch b, queries t, keys s, key heads k, queries of each g, features h, e."""
 _WHOLE = frozenset({"s", "h", "e"})
+_ALL_KEYS = "all k"
 
 
 class _Sizes(NamedTuple):
@@ -54,12 +56,12 @@ def attention_rule(op: OpNode) -> FactorRule:
     """q[b, t, (k g), h], k[b, s, k, h], v[b, s, k, e], bias, mask[b, (k g), t, s] -> y[b, t, (k g), e]; s, h, e whole.
 
     Biases and masks are broadcast where they are 1. Queries know their `positions[t]`, by which a causal mask, a window
-    and lengths are told; linear in none.
+    and lengths are told, and their `heads[(k g)]`, by which they take their key heads from all; linear in none.
     """
     names = [_named(name) for name in op.params["arguments"]]
     results = ["output", "residual"][: len(op.outs)]
     shapes = dict(zip(names, op.ins, strict=True))
-    return _rule(op, names, results, _sizes(shapes["query"], shapes["key"], shapes["value"]))
+    return _rules(op, names, results, _sizes(shapes["query"], shapes["key"], shapes["value"]))
 
 
 def _named(argument: str) -> str:
@@ -79,7 +81,7 @@ def forward_kernel(op: OpNode) -> FactorRule:
     if names is None:
         return whole(op)
     query, key, value = (_as_btnh(op, tensor) for tensor in op.ins[:3])
-    return _rule(op, names, ["output", "sums"][: len(op.outs)], _sizes(query, key, value))
+    return _rules(op, names, ["output", "sums"][: len(op.outs)], _sizes(query, key, value))
 
 
 @rule_for(BACKWARD, yields=True)
@@ -93,7 +95,7 @@ def backward_kernel(op: OpNode) -> FactorRule:
         return whole(op)
     query, key, value = (_as_btnh(op, tensor) for tensor in op.ins[:3])
     results = ["query", "key", "value", "bias"][: len(op.outs)]
-    return _rule(op, names, results, _sizes(query, key, value), linear=(12,))
+    return _rules(op, names, results, _sizes(query, key, value), linear=(12,))
 
 
 def _operands(op: OpNode) -> list[str] | None:
@@ -108,12 +110,28 @@ def _operands(op: OpNode) -> list[str] | None:
     return [*names, "", "", "", "", *after]
 
 
-def _rule(
+def _rules(
     op: OpNode,
     names: Sequence[str],
     results: Sequence[str],
     sizes: _Sizes,
     linear: tuple[int, ...] = (),
+) -> FactorRule:
+    """The rule, and where heads share key heads that with all key heads on every device: it takes those of its own."""
+    rule = _rule(op, names, results, sizes, linear)
+    if sizes.g == 1 or sizes.k == 1:
+        return rule
+    return replace(rule, ways=(_rule(op, names, results, sizes, linear, whole_keys=True),))
+
+
+def _rule(
+    op: OpNode,
+    names: Sequence[str],
+    results: Sequence[str],
+    sizes: _Sizes,
+    linear: tuple[int, ...],
+    *,
+    whole_keys: bool = False,
 ) -> FactorRule:
     counts = _counts_queries(op)
     divides = _divides_queries(op)
@@ -123,28 +141,35 @@ def _rule(
         zip((*names, *results), (*op.ins, *op.outs), strict=True)
     ):
         dims = _dims(op, name, tensor, place, sizes)
-        sides.append(dims)
+        sides.append([_of_all_keys(dim) for dim in dims] if whole_keys else dims)
         frozen |= {factor for dim in dims for factor in dim if "." in factor}
 
     ins = sides[: len(names)]
     outs = sides[len(names) :]
-    free = [factor for factor in ("b", "t", "k", "g") if factor not in frozen]
+    extents = {**sizes._asdict(), "n": sizes.k * sizes.g}
+    heads = ["n"] if whole_keys else ["k", "g"]
     lacking = {
         factor
         for dims in outs
-        for factor in free
-        if all(factor not in dim for dim in dims) and getattr(sizes, factor) != 1
+        for factor in ("b", "t", *heads)
+        if factor not in frozen and extents[factor] != 1 and all(factor not in dim for dim in dims)
     }
+    offsets = {*(["t"] if divides else []), *(["n"] if whole_keys and op.kind in ATTENTION else [])}
     return FactorRule.of(
         op,
         ins=ins,
         outs=outs,
-        sizes=sizes._asdict(),
+        sizes={f: size for f, size in extents.items() if f not in ("k", "g", "n") or f in heads},
         reduced=dict.fromkeys(sorted(lacking), "sum"),
-        frozen=frozen,
+        frozen=frozen | {_ALL_KEYS},
         linear=linear_sets(op, linear) if linear else (),
-        offsets={"t"} if divides else (),
+        offsets=offsets,
     )
+
+
+def _of_all_keys(dim: Dim) -> Dim:
+    """A dim where heads are one factor, and key heads are whole."""
+    return {_HEAD: ("n",), ("k",): (_ALL_KEYS,)}.get(dim, dim)
 
 
 def _dims(op: OpNode, name: str, tensor: TensorInfo, place: int, sizes: _Sizes) -> list[Dim]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autopar.core.mesh import DeviceMesh
+from autopar.ops.rate_kind import rate_kind
 from autopar.ops.rules import rule_of
 from autopar.ops.rules.attention import slowest
 from autopar.ops.rules.enumerate import enumerate_strategies
@@ -70,6 +71,15 @@ def test_the_last_queries_of_a_causal_mask_see_most() -> None:
     mesh = DeviceMesh.of({"x": 4})
     found = {str(s.ins[0]): slowest(op, s, mesh) for s in enumerate_strategies(rule_of(op), mesh)}
     assert found == {"[-, -, -, -]": 1.0, "[-, -, x, -]": 1.0, "[-, x, -, -]": 2 - 1 / 4}
+
+
+def test_kernels_have_rates_of_their_own() -> None:
+    found = {case.kind: rate_kind(build(case).op) for case in (*ATTENTION, *KERNELS)}
+    assert found == {
+        "dot_product_attention_bwd": "attention:backward",
+        "dot_product_attention_fwd": "attention",
+        "pallas_kernel": "dot_general",
+    }
 
 
 def test_operations_are_those_of_what_is_seen() -> None:

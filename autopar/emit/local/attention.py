@@ -82,7 +82,8 @@ class _Heads:
     def _own(self) -> Any:
         """The key head of each head that is here."""
         first = self.local.start(self.axes, self.whole)
-        return (first + jnp.arange(self.count)) // (self.whole // self.keys)
+        heads = first + self.local.step(self.axes) * jnp.arange(self.count)
+        return heads // (self.whole // self.keys)
 
     def _taken(self, operands: Sequence[Array], own: Any) -> list[Array]:
         query, key, value, *rest = operands

@@ -174,7 +174,8 @@ def _kept(
     counts = is_causal or local_window_size is not None or q_seqlen is not None
     positions = jnp.arange(query.shape[1]) if counts else None
 
-    count, keys = query.shape[2], key.shape[2]
+    count = query.shape[2]
+    keys = key.shape[2]
     return _on_shard(
         query,
         key,

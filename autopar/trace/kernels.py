@@ -92,19 +92,35 @@ def _is_independent(eqn: Any, axis: int) -> bool:
     params = eqn.params["compiler_params"]
     if axis in mapping.vmapped_dims or _compat.is_gpu_kernel(params):
         return True
+    own = _own(mapping)
     stated = getattr(params, "dimension_semantics", None)
-    if stated is not None and len(stated) == len(mapping.grid):
-        return "parallel" in str(getattr(stated[axis], "value", stated[axis])).lower()
+    if stated is not None and len(stated) == len(own):
+        said = stated[own.index(axis)]
+        return "parallel" in str(getattr(said, "value", said)).lower()
     return not mapping.scratch_avals
 
 
+def _own(mapping: Any) -> list[int]:
+    """The axes of the grid that its author wrote: those that no vmap added."""
+    return [axis for axis in range(len(mapping.grid)) if axis not in mapping.vmapped_dims]
+
+
 def _numbered(jaxpr: Any, mapping: Any) -> _Axes:
-    """The axes along which a kernel asks for the number of its point; it counts those only that no vmap added."""
-    own = [axis for axis in range(len(mapping.grid)) if axis not in mapping.vmapped_dims]
-    asked: set[int] = {
-        eqn.params["axis"] for eqn in _equations(jaxpr) if eqn.primitive.name in _NUMBERS
-    }
-    return frozenset(own[axis] for axis in asked)
+    """The axes along which a kernel asks for the number of its point; it counts its own."""
+    own = _own(mapping)
+    return frozenset(own[axis] for axis in _asked(jaxpr))
+
+
+def _asked(jaxpr: Any) -> Iterator[int]:
+    """The axes whose numbers are asked for and read."""
+    inner = _opened(jaxpr)
+    atoms = [*inner.outvars, *(atom for eqn in inner.eqns for atom in eqn.invars)]
+    read = {atom for atom in atoms if not _compat.is_literal(atom)}
+    for eqn in inner.eqns:
+        if eqn.primitive.name in _NUMBERS and not read.isdisjoint(eqn.outvars):
+            yield eqn.params["axis"]
+        for each in _inner(eqn):
+            yield from _asked(each)
 
 
 def _equations(jaxpr: Any) -> Iterator[Any]:

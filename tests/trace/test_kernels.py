@@ -214,6 +214,26 @@ def test_only_what_picks_blocks_and_nothing_else_is_split() -> None:
         assert kind_of(call, X) == "pallas_call"
 
 
+def unread(x_ref: Any, out_ref: Any) -> None:
+    pl.program_id(0)
+    out_ref[...] = x_ref[...]
+
+
+def test_what_is_said_of_axes_is_said_of_those_that_no_vmap_added() -> None:
+    scratch = [pltpu.VMEM((2, 128), jnp.float32)]
+    parallel, arbitrary = (
+        pltpu.CompilerParams(dimension_semantics=(said,)) for said in ("parallel", "arbitrary")
+    )
+    axes: dict[Any, set[int]] = {}
+    for said in (parallel, arbitrary):
+        call = on_grid(carried, (4,), [ROWS], ROWS, scratch_shapes=scratch, compiler_params=said)
+        (op,) = [op for op in trace(jax.vmap(call), (np.stack([X, X]),)).graph.ops if op.ins]
+        arrays = op.params["blocks"].arrays
+        axes[said] = {picked.axis for dims in arrays for picked in dims if picked is not None}
+    assert list(axes.values()) == [{0, 1}, {0}]
+    assert kind_of(on_grid(unread, (4,), [ROWS], ROWS), X) == "pallas_kernel"
+
+
 def test_blocks_that_neighbours_share_go_with_them() -> None:
     """As heads of queries share heads of keys: key heads first, then queries of each, if all keys are apart."""
     keys = pl.BlockSpec((2, 128), lambda i: (i // 2, 0))

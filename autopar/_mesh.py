@@ -172,6 +172,27 @@ def _traced_off_mesh(jaxpr: Any) -> Any:
     return closed if isinstance(jaxpr, jex.ClosedJaxpr) else closed.jaxpr
 
 
+def kernel_off_mesh(jaxpr: Any) -> Any:
+    """The jaxpr of a kernel, and those within it, as traced in the context of no mesh."""
+    inner = getattr(jaxpr, "jaxpr", jaxpr)
+    eqns: list[Any] = []
+    for eqn in inner.eqns:
+        with eqn.ctx.manager, without_mesh():
+            context = type(eqn.ctx)()
+        params = {name: _off_mesh_within(value) for name, value in eqn.params.items()}
+        eqns.append(eqn.replace(ctx=context, params=params))
+
+    plain = inner.replace(eqns=eqns)
+    return plain if inner is jaxpr else jaxpr.replace(jaxpr=plain)
+
+
+def _off_mesh_within(value: Any) -> Any:
+    if isinstance(value, tuple):
+        members: Sequence[Any] = value  # pyright: ignore[reportUnknownVariableType]
+        return tuple(map(_off_mesh_within, members)) if any(map(is_jaxpr, members)) else members
+    return kernel_off_mesh(value) if is_jaxpr(value) else value
+
+
 def _evaluated(jaxpr: Any, *operands: Any) -> list[Any]:
     """The results of an open jaxpr, outside of the contexts in which its equations were traced."""
     values = dict(zip(jaxpr.invars, operands, strict=True))

@@ -18,7 +18,7 @@ import numpy as np
 
 from autopar import _compat
 from autopar._compat import untyped_jax
-from autopar._mesh import off_mesh, spec_of, without_shardings
+from autopar._mesh import kernel_off_mesh, off_mesh, spec_of, without_shardings
 from autopar._payload import OPERATOR, Composite, Payload
 from autopar.core.blocks import Blocks
 from autopar.core.graph import Effect, OpGraph, TensorInfo
@@ -179,7 +179,10 @@ class Walker:
         """A kernel whose blocks devices may share out."""
         kept = ("cost_estimate", "input_output_aliases", "name")
         params = plain_params({name: eqn.params[name] for name in kept}) | {"blocks": blocks}
-        payload = Payload(eqn.primitive, _payload_params(eqn))
+        own = _payload_params(eqn)
+        if _compat.mesh_of(eqn) is not None:
+            own["jaxpr"] = kernel_off_mesh(own["jaxpr"])
+        payload = Payload(eqn.primitive, own)
         return self._operator(eqn, ins, place, payload, params, kind=KERNEL)
 
     def _alias(self, eqn: Any, ins: Tensors) -> Tensors:

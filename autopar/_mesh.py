@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -187,10 +187,10 @@ def kernel_off_mesh(jaxpr: Any) -> Any:
 
 
 def _off_mesh_within(value: Any) -> Any:
-    if isinstance(value, tuple):
-        members: Sequence[Any] = value  # pyright: ignore[reportUnknownVariableType]
-        return tuple(map(_off_mesh_within, members)) if any(map(is_jaxpr, members)) else members
-    return kernel_off_mesh(value) if is_jaxpr(value) else value
+    if type(value) is not tuple:
+        return kernel_off_mesh(value) if is_jaxpr(value) else value
+    members = cast("tuple[Any, ...]", value)
+    return tuple(map(_off_mesh_within, members))
 
 
 def _evaluated(jaxpr: Any, *operands: Any) -> list[Any]:

@@ -151,6 +151,11 @@ def is_reference(value: object) -> bool:
     return isinstance(value, untyped_jax.Ref)
 
 
+def is_reference_type(aval: Any) -> bool:
+    """Whether `aval` is the type of a reference, to memory of a kernel or to a mutable array."""
+    return type(aval).__name__ == "AbstractRef"
+
+
 def is_key_dtype(dtype: Any) -> bool:
     """Whether `dtype` is that of typed PRNG keys (key<fry>, ...)."""
     return not isinstance(dtype, np.dtype) and bool(
@@ -459,3 +464,89 @@ def written(value: Any) -> Any:
     """
     with _xla_metadata.set_xla_metadata(inlineable="false"):
         return _same(value)
+
+
+_nn: Any = untyped_jax._src.nn.functions
+_cudnn: Any = untyped_jax._src.cudnn.fused_attention_stablehlo
+_ATTENTION = _nn._dot_product_attention_xla
+_PLANNED_CUDNN = 91300
+"""The version of cuDNN that a machine for planning takes to be there: one that has all that JAX asks for."""
+
+
+def attention_written_out() -> Callable[..., Any]:
+    """What `jax.nn.dot_product_attention` comes to, of 4-dim arrays, where nobody asks for cuDNN."""
+    return _ATTENTION
+
+
+def attention_by(function: Callable[..., Any]) -> None:
+    """From now on `jax.nn.dot_product_attention` calls `function` in place of `attention_written_out`.
+
+    The function that JAX exports may be known under many names by then; this one it looks up whenever it is called.
+    """
+    _nn._dot_product_attention_xla = function
+
+
+def plans_without_cudnn(is_planning: Callable[[], bool]) -> None:
+    """From now on cuDNN's attention can be traced, while `is_planning()`, where there is no cuDNN.
+
+    Its version and the device are asked about on the machine that traces, which need not be the one that runs.
+    """
+    version = _cudnn.check_cudnn_version
+    capability = _cudnn.check_compute_capability
+
+    def known_version() -> int:
+        is_assumed = is_planning() and _cudnn.cuda_versions is None
+        return _PLANNED_CUDNN if is_assumed else version()
+
+    def can_compute(wanted: str) -> bool:
+        return (is_planning() and _cudnn.cuda_versions is None) or capability(wanted)
+
+    _cudnn.check_cudnn_version = known_version
+    _cudnn.check_compute_capability = can_compute
+
+
+def is_gpu_kernel(compiler_params: Any) -> bool:
+    """Whether a kernel of Pallas with these parameters is for a GPU, which runs the points of its grid in any order."""
+    module = type(compiler_params).__module__
+    return ".triton" in module or ".mosaic_gpu" in module
+
+
+def block_length(kind: Any) -> int | None:
+    """How many elements a block of Pallas has along a dim; None where blocks need not lie one behind the other."""
+    name = type(kind).__name__
+    if name == "Squeezed":
+        return 1
+    return int(kind.block_size) if name == "Blocked" else None
+
+
+def kernel_on_blocks(
+    params: dict[str, Any], grid: Sequence[Any], shapes: Sequence[tuple[int, ...]], share: float
+) -> dict[str, Any]:
+    """The parameters of a `pallas_call` with another grid, on arrays of these shapes: operands, then results.
+
+    It does `share` of the work that its author states.
+    """
+    mapping = params["grid_mapping"]
+    blocks = [
+        block.replace(array_aval=block.array_aval.update(shape=shape))
+        for block, shape in zip(mapping.block_mappings, shapes, strict=True)
+    ]
+
+    outs = [
+        aval.update(shape=shape)
+        for aval, shape in zip(params["out_avals"], shapes[mapping.num_inputs :], strict=True)
+    ]
+
+    cost = params["cost_estimate"]
+    changed = {
+        "grid_mapping": mapping.replace(grid=tuple(grid), block_mappings=tuple(blocks)),
+        "out_avals": tuple(outs),
+    }
+
+    if cost is not None:
+        changed["cost_estimate"] = type(cost)(
+            flops=round(cost.flops * share),
+            transcendentals=round(cost.transcendentals * share),
+            bytes_accessed=round(cost.bytes_accessed * share),
+        )
+    return {**params, **changed}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -170,6 +170,27 @@ def _traced_off_mesh(jaxpr: Any) -> Any:
             *(spec_of(var.aval) for var in inner.invars)
         )
     return closed if isinstance(jaxpr, jex.ClosedJaxpr) else closed.jaxpr
+
+
+def kernel_off_mesh(jaxpr: Any) -> Any:
+    """The jaxpr of a kernel, and those within it, as traced in the context of no mesh."""
+    inner = getattr(jaxpr, "jaxpr", jaxpr)
+    eqns: list[Any] = []
+    for eqn in inner.eqns:
+        with eqn.ctx.manager, without_mesh():
+            context = type(eqn.ctx)()
+        params = {name: _off_mesh_within(value) for name, value in eqn.params.items()}
+        eqns.append(eqn.replace(ctx=context, params=params))
+
+    plain = inner.replace(eqns=eqns)
+    return plain if inner is jaxpr else jaxpr.replace(jaxpr=plain)
+
+
+def _off_mesh_within(value: Any) -> Any:
+    if type(value) is not tuple:
+        return kernel_off_mesh(value) if is_jaxpr(value) else value
+    members = cast("tuple[Any, ...]", value)
+    return tuple(map(_off_mesh_within, members))
 
 
 def _evaluated(jaxpr: Any, *operands: Any) -> list[Any]:

@@ -128,6 +128,8 @@ def slowest_device(devices: tuple[Device, ...]) -> Device:
     start a product.
     Its name lists theirs, each once. A type has a peak of its own if it has one on any of them.
     """
+    if all(device == devices[0] for device in devices):
+        return devices[0]
     names = tuple(dict.fromkeys(device.name for device in devices))
     dtypes = dict.fromkeys(dtype for device in devices for dtype in device.peak_flops_per_s)
 

@@ -18,7 +18,7 @@ from autopar.core.placement import LOCAL_KINDS, Placement, StepKind
 from autopar.core.regions import BOUNDARY, Region, RegionTree
 from autopar.core.strategy import Hop, Strategy
 
-_UNFOLLOWED = frozenset({"core_map", "pallas_call"}) | BOUNDARY
+_UNFOLLOWED = frozenset({"core_map", "pallas_call", "pallas_kernel"}) | BOUNDARY
 _LOWERED_TO_LOOPS = frozenset({"regularized_incomplete_beta"})
 """What JAX lowers to a loop whose first carry it does not mark as varying, so that its own check refuses it."""
 REDUCTIONS = frozenset({"all_reduce", "reduce_scatter"})
@@ -244,7 +244,7 @@ def _is_checked(op: OpNode) -> bool:
         inner.kind in _UNFOLLOWED or not _is_checked(inner) for inner in op.body.ops
     ):
         return False
-    if op.kind in MANUAL:
+    if op.kind in MANUAL or op.kind == "pallas_kernel":
         return False
     return op.kind not in _LOWERED_TO_LOOPS and (
         op.kind != "shard_map" or bool(op.params["proves"])

@@ -32,6 +32,7 @@ from autopar.ops.exchanged import laid_out_bytes, rounds
 from autopar.ops.fusion import Fusing, in_products, loops, materialised, rows, written_out
 from autopar.ops.picked import picked_runs
 from autopar.ops.rate_kind import rate_kind
+from autopar.ops.rules.attention import ATTENTION, slowest
 from autopar.ops.rules.kernels import stated_bytes
 from autopar.ops.touched import reads_what_it_writes
 from autopar.ops.traits import traits_of
@@ -327,7 +328,7 @@ class Roofline:
         if (stated := stated_bytes(op)) is not None:
             size = stated / strategy.split
 
-        flops = self._flops(op) / strategy.split
+        flops = self._flops(op) / strategy.split * slowest(op, strategy, self.mesh)
         elements = None
         if strategy.exchanges:
             times = rounds(op, strategy)
@@ -371,6 +372,8 @@ class Roofline:
         if op.id in self._rows:
             size = size + sizes[0] * np.array([bool(s.outs[0].unreduced) for s in strategies])
         flops = self._flops(op) / layout.split
+        if op.kind in ATTENTION:
+            flops = flops * np.array([slowest(op, each, self.mesh) for each in strategies])
         elements = None
         if traits_of(op.kind).is_contraction and len(flops) and flops.min() > 0:
             elements = _as_product(op, _elements(op, layout.parts), flops)

@@ -6,6 +6,12 @@ from math import prod
 
 from autopar.core.graph import OpNode
 
+_AS = {
+    "dot_product_attention_bwd": "attention:backward",
+    "dot_product_attention_fwd": "attention",
+    "pallas_kernel": "dot_general",
+}
+
 
 def rate_kind(op: OpNode) -> str:
     """The operator's kind, and for some a colon and which form of it.
@@ -15,6 +21,8 @@ def rate_kind(op: OpNode) -> str:
     | conv_general_dilated:image, :window | a convolution that is a gradient |
     | reduce_sum:last, reduce_max:last, ... | a reduction over the last dim, and maybe others |
     | transpose:rows | a transpose that leaves the last dim the last: what lies together stays together |
+    | attention, attention:backward | a kernel that multiplies queries, keys and values and writes no scores |
+    | dot_general | a kernel of Pallas: what is known of it are its products |
 
     Compilers have a fast kernel for convolutions as people write them, and often none for the order of dims that their
     gradients have. A gradient of the window is told by a window with more places than there are in the result; one of
@@ -25,6 +33,8 @@ def rate_kind(op: OpNode) -> str:
         return f"{op.kind}:last" if op.ins[0].ndim - 1 in op.params["axes"] else op.kind
     if op.kind == "transpose":
         return f"{op.kind}:rows" if op.params["permutation"][-1] == op.ins[0].ndim - 1 else op.kind
+    if op.kind in _AS:
+        return _AS[op.kind]
     return _convolution(op) if op.kind == "conv_general_dilated" else op.kind
 
 

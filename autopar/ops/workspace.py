@@ -11,17 +11,22 @@ from autopar.core.mesh import DeviceMesh
 from autopar.core.strategy import Strategy
 from autopar.ops.exchanged import lengthening, sent_bytes
 from autopar.ops.fusion import materialised
+from autopar.ops.rules.attention import ATTENTION, BACKWARD, slowest
 
-_WITH_WORKSPACE = ("conv_general_dilated", "select_and_scatter_add")
+_WITH_WORKSPACE = ("conv_general_dilated", *ATTENTION, "select_and_scatter_add")
 
 
 def workspace_bytes(op: OpNode, in_bytes: Sequence[int]) -> int:
     """What XLA holds while the operator runs, besides operands (of `in_bytes` on one device) and results.
 
     A convolution: both operands once more, in the order of dims that its kernel wants. The scatter of max pooling's
-    gradient: for each dim an array of indices as large as both operands. Measured on CPU. A function treated as one
-    operator: what is alive inside it, its operands' share of the whole. Otherwise nothing.
+    gradient: for each dim an array of indices as large as both operands. Measured on CPU. Attention backwards: the
+    gradient of its queries in float32, which blocks of keys add to. A function treated as one operator: what is alive
+    inside it, its operands' share of the whole. Otherwise nothing.
     """
+    if op.kind == BACKWARD:
+        return in_bytes[0] * 4 // op.ins[0].itemsize
+
     if op.kind == "conv_general_dilated":
         return sum(in_bytes)
     if op.kind == "select_and_scatter_add":
@@ -55,9 +60,16 @@ def beside_bytes(op: OpNode, strategy: Strategy, mesh: DeviceMesh, read: Sequenc
         for e in lengthening(op, strategy, mesh)
         if e.tensor < len(sizes)
     }
-    return (
-        workspace_bytes(op, sizes) + sum(lengthened.values()) + sent_bytes(op, strategy.exchanges)
-    )
+    around = sum(lengthened.values()) + sent_bytes(op, strategy.exchanges)
+    return workspace_bytes(op, sizes) + around + _second_bytes(op, strategy, mesh)
+
+
+def _second_bytes(op: OpNode, strategy: Strategy, mesh: DeviceMesh) -> int:
+    """Results of attention for the keys before a device's queries, which those for the keys beside them join."""
+    if slowest(op, strategy, mesh) == 1:
+        return 0
+    placed = zip(op.outs, strategy.outs, strict=True)
+    return sum(placement.local_size(t.shape, mesh) * t.itemsize for t, placement in placed)
 
 
 @lru_cache(maxsize=1024)

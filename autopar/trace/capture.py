@@ -63,6 +63,9 @@ class Traced:
         return frozenset(name for name, _, kind in self.mesh if kind == EXPLICIT and is_own)
 
 
+_compat.plans_without_cudnn(lambda: TRACING.value)
+
+
 @dataclass(frozen=True, eq=False)
 class Walked:
     """A captured function as a draft: `ops` are its operators, with chains of moving ones taken from their sources.

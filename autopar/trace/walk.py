@@ -18,8 +18,9 @@ import numpy as np
 
 from autopar import _compat
 from autopar._compat import untyped_jax
-from autopar._mesh import off_mesh, sharding_in_type, spec_of, without_shardings
+from autopar._mesh import kernel_off_mesh, off_mesh, sharding_in_type, spec_of, without_shardings
 from autopar._payload import OPERATOR, Composite, Payload
+from autopar.core.blocks import Blocks
 from autopar.core.graph import Effect, OpGraph, TensorInfo
 from autopar.core.manual import ENTER, LEAVE
 from autopar.core.pins import PINNED
@@ -39,6 +40,7 @@ from autopar.trace.control import WALKERS as CONTROL_WALKERS
 from autopar.trace.draft import Draft, DraftOp, Surroundings
 from autopar.trace.finish import finish
 from autopar.trace.flat import TRACING
+from autopar.trace.kernels import KERNEL, blocks_of
 from autopar.trace.keys import decompose, has_keys, run_whole
 from autopar.trace.known import KnownValues
 from autopar.trace.params import plain_params
@@ -76,10 +78,10 @@ ALIASES = frozenset({
 CALLBACKS = frozenset({"debug_callback", "debug_print", "io_callback"})
 KEY_AGNOSTIC = frozenset({"optimization_barrier"})
 IMPLEMENTED = frozenset({
-    "autopar_contract", "autopar_planned",
+    "autopar_contract", "autopar_planned", "dot_product_attention_bwd_wrapper", "dot_product_attention_fwd_wrapper",
     "linear_solve", "nonbatchable", "nontraceable", "select_if_vmap", "unvmap_all", "unvmap_any", "unvmap_max", "vprim",
 })  # fmt: skip
-"""Primitives of autopar, equinox and lineax written in JAX's own operators: these are walked in their place."""
+"""Primitives of autopar, JAX, equinox and lineax written in other operators: these are walked in their place."""
 _PER_OPERAND = ("copy_semantics", "devices", "srcs")
 """The parameters of device_put that say something of each operand."""
 
@@ -159,6 +161,8 @@ class Walker:
 
         if self.draft.manual and (kind := collective_kind(eqn)) is not None:
             return self._collective(eqn, kind, ins, place)
+        if eqn.primitive.name == "pallas_call" and (blocks := blocks_of(eqn)) is not None:
+            return self._kernel(eqn, blocks, ins, place)
         if (function := _compat.sparse_function(eqn.primitive.name)) is not None:
             return self._instead(eqn, partial(function, **eqn.params), ins, place)
 
@@ -172,6 +176,16 @@ class Walker:
             if params is None
             else self._operator(eqn, outs, place, None, params, kind="sharding_constraint")
         )
+
+    def _kernel(self, eqn: Any, blocks: Blocks, ins: Tensors, place: Surroundings) -> Tensors:
+        """A kernel whose blocks devices may share out."""
+        kept = ("cost_estimate", "input_output_aliases", "name")
+        params = plain_params({name: eqn.params[name] for name in kept}) | {"blocks": blocks}
+        own = _payload_params(eqn)
+        if _compat.mesh_of(eqn) is not None:
+            own["jaxpr"] = kernel_off_mesh(own["jaxpr"])
+        payload = Payload(eqn.primitive, own)
+        return self._operator(eqn, ins, place, payload, params, kind=KERNEL)
 
     def _alias(self, eqn: Any, ins: Tensors) -> Tensors:
         if eqn.primitive.name == "random_wrap":

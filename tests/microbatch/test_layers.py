@@ -99,7 +99,7 @@ def test_functions_that_are_operators_run_in_stages(kept, drawn):
     wanted = gradients(layer, *drawn)
     with STAGES(Stages(2, 4)), KEEP(kept):
         found = gradients(layer, *drawn)
-    assert_close(found, wanted)
+    assert_close(found, wanted, 1e-6)  # JAX takes the softmax in float32
 
 
 def test_what_a_layer_closes_over_and_passes_on_is_cut_with_the_rows(drawn):

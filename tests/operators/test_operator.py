@@ -274,7 +274,7 @@ def test_memory_and_fingerprints_see_what_is_inside() -> None:
         return graph_of(lambda x: sorted_powers(x, power), X)
 
     assert fingerprint(with_power(2)) == fingerprint(with_power(2)) != fingerprint(with_power(3))
-    args = [jax.ShapeDtypeStruct((8, 512, 64), "float32")] * 3
+    args = [jax.ShapeDtypeStruct((8, 512, 1, 64), "float32")] * 3
     options = autopar.SearchOptions(operators="kept")
     plan = autopar.plan(
         autopar.operators.attention, *args, cluster="8xh100", options=options, mesh={"x": 8}

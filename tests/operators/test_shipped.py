@@ -45,20 +45,6 @@ def plain_layer_norm(x: Any, scale: Any = 1.0, bias: Any = 0.0, axis: Any = -1) 
     ) * scale + bias
 
 
-def plain_attention(q: Any, k: Any, v: Any, mask: Any = None, causal: bool = False) -> Any:
-    s, t = q.shape[-2], k.shape[-2]
-    products = q @ np.swapaxes(k, -1, -2) / np.sqrt(q.shape[-1])
-    seen = np.tril(np.ones((s, t), bool), t - s) if causal else np.ones((s, t), bool)
-    seen = seen if mask is None else seen & mask
-    weights = np.exp(np.where(seen, products, -np.inf))
-    return weights / weights.sum(-1, keepdims=True) @ v
-
-
-def masked(q: Any, k: Any, v: Any) -> Any:
-    return operators.attention(q, k, v, mask=jnp.arange(8) < 5)
-
-
-QKV = ((2, 4, 8, 4), (2, 4, 8, 4), (2, 4, 8, 4))
 CALLS = {
     "l2": Call(operators.l2_normalize, ((4, 8),), of_numpy),
     "l2 of two axes": Call(
@@ -80,18 +66,6 @@ CALLS = {
         operators.rms_norm,
         ((4, 8), (8,)),
         lambda x, scale: x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-6) * scale,
-    ),
-    "attention": Call(operators.attention, QKV, plain_attention),
-    "attention of one head of keys": Call(
-        operators.attention, ((2, 4, 8, 4), (2, 1, 8, 4), (2, 1, 8, 4)), plain_attention
-    ),
-    "causal attention": Call(
-        lambda *qkv: operators.attention(*qkv, causal=True),
-        ((4, 4, 4), (4, 8, 4), (4, 8, 4)),
-        lambda *qkv: plain_attention(*qkv, causal=True),
-    ),
-    "masked attention": Call(
-        masked, QKV, lambda *qkv: plain_attention(*qkv, mask=np.arange(8) < 5)
     ),
 }
 NAMES = sorted(CALLS)
@@ -143,10 +117,6 @@ def test_it_computes_what_its_formula_says(name: str) -> None:
 def test_zeros_and_large_numbers() -> None:
     assert not operators.l2_normalize(jnp.zeros((2, 4))).any()
     np.testing.assert_allclose(operators.softmax(jnp.full((2, 4), 1e4)), 0.25)
-    assert np.isfinite(
-        operators.attention(*(np.ones((2, 4), np.float32),) * 3, mask=np.zeros((2, 2), bool))
-    ).all()
-    assert operators.attention(*(jnp.ones((2, 4), jnp.bfloat16),) * 3).dtype == jnp.bfloat16
 
 
 @pytest.mark.quick_share(3)
@@ -182,7 +152,6 @@ def test_every_strategy_computes_the_same(name: str) -> None:
         ("l2", "[-, x]"),
         ("l2 of two axes", "[x, -, -]"),
         ("softmax", "[-, x]"),
-        ("causal attention", "[-, x, -]"),
     ],
 )
 def test_what_is_whole_is_never_split(name: str, axis: str) -> None:
@@ -205,16 +174,7 @@ PLANNED = {
     "softmax": (operators.softmax, ((64, 1000),)),
     "layer norm": (operators.layer_norm, ((16, 32, 64), (64,), (64,))),
     "rms norm of odd rows": (operators.rms_norm, ((7, 4096), (4096,))),
-    "attention": (operators.attention, ((8, 4, 128, 64),) * 3),
-    "causal attention of one sequence": (
-        lambda *qkv: operators.attention(*qkv, causal=True),
-        ((1, 3, 512, 64),) * 3,
-    ),
     "its gradient": (jax.grad(squared(operators.l2_normalize)), ((3, 4096),)),
-    "gradient of attention": (
-        jax.grad(squared(operators.attention), (0, 1, 2)),
-        ((4, 2, 64, 32),) * 3,
-    ),
 }
 
 
@@ -224,7 +184,7 @@ def planned(function: Function, shapes: Any, which: Any, mesh: Any) -> autopar.P
     return autopar.plan(function, *args, cluster="8xh100", mesh=mesh, carry=None, options=options)
 
 
-TWO_AXES = ("l2 along the only dim that divides", "attention")
+TWO_AXES = ("l2 along the only dim that divides", "layer norm")
 
 
 @pytest.mark.parametrize(
@@ -245,13 +205,9 @@ def test_a_plan_is_at_least_as_good_as_that_of_the_expansion(name: str, mesh: An
 
 def test_kept_and_expanded_cost_the_same_where_both_are_split_the_same_way() -> None:
     """The price of an operator is that of what is in it."""
-    for function, shapes in (PLANNED["softmax"], PLANNED["layer norm"], PLANNED["attention"]):
+    for function, shapes in (PLANNED["softmax"], PLANNED["layer norm"]):
         kept, expanded = (
             planned(function, shapes, which, {"x": 8}) for which in ("kept", "expanded")
         )
         assert kept.objective_s == pytest.approx(expanded.objective_s, rel=1e-6)
-        assert [row.kind for row in kept.summary.operators][-1] in (
-            "softmax",
-            "layer_norm",
-            "attention",
-        )
+        assert [row.kind for row in kept.summary.operators][-1] in ("softmax", "layer_norm")

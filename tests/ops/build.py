@@ -16,7 +16,7 @@ from autopar.core.graph import OpNode, TensorInfo
 from autopar.trace import trace
 from autopar.trace.params import plain_params
 
-TRACED = frozenset({"dynamic_roll", "roll", "splice"})
+TRACED = frozenset({"dynamic_roll", "pallas_kernel", "roll", "splice"})
 """Kinds of operators that are no primitives of JAX."""
 CALLS = {"jit": "jaxpr", "closed_call": "call_jaxpr", "custom_jvp_call": "call_jaxpr"}
 

@@ -29,10 +29,12 @@ from autopar.core.manual import BORDERS
 from autopar.core.mesh import DeviceMesh
 from autopar.core.strategy import Strategy
 from autopar.emit.exchange import Exchanger, InShardMap
+from autopar.emit.local.attention import attention_backward, attention_forward
 from autopar.emit.local.counters import iota, iota_2x32_shape, rng_bit_generator
 from autopar.emit.local.dynamic import dynamic_slice, dynamic_update_slice
 from autopar.emit.local.fourier import fft
 from autopar.emit.local.indexing import gather, scatter
+from autopar.emit.local.kernels import pallas_kernel
 from autopar.emit.local.moving import dynamic_roll, join, pad, rev, roll, slice_
 from autopar.emit.local.products import dot_general
 from autopar.emit.local.ragged import ragged_dot_general
@@ -201,6 +203,8 @@ def _all_to_all(local: LocalOp) -> Run:
 _LOCALISERS: dict[str, Callable[[LocalOp], Run]] = {
     "conv_general_dilated": conv_general_dilated,
     "dot_general": dot_general,
+    "dot_product_attention_bwd": attention_backward,
+    "dot_product_attention_fwd": attention_forward,
     "dynamic_roll": dynamic_roll,
     "dynamic_slice": dynamic_slice,
     "dynamic_update_slice": dynamic_update_slice,
@@ -210,6 +214,7 @@ _LOCALISERS: dict[str, Callable[[LocalOp], Run]] = {
     "manual_all_to_all": _all_to_all,
     "iota_2x32_shape": iota_2x32_shape,
     "pad": pad,
+    "pallas_kernel": pallas_kernel,
     "ragged_dot_general": ragged_dot_general,
     "reshape": _reshape,
     "rev": rev,

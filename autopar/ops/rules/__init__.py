@@ -5,6 +5,7 @@ Importing this package fills the registry: one module per family of operators.
 
 from autopar.ops.rules import (
     approximate,
+    attention,
     contraction,
     control,
     convolution,
@@ -29,6 +30,7 @@ from autopar.ops.rules.registry import registered, rule_for, rule_of
 
 __all__ = [
     "approximate",
+    "attention",
     "contraction",
     "control",
     "convolution",

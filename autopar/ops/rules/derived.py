@@ -54,17 +54,21 @@ def _derived(rule: Rule, op: OpNode) -> FactorRule:
 def _vmap(rule: Rule, inner: OpNode, op: OpNode, held: Sequence[bool]) -> FactorRule:
     """One factor more: the first of all results, and of the operands that are mapped over."""
     ins = tuple(_without_first(t) if mapped else t for t, mapped in zip(op.ins, held, strict=True))
-    base = rule(replace(inner, ins=ins, outs=tuple(map(_without_first, op.outs))))
+    found = rule(replace(inner, ins=ins, outs=tuple(map(_without_first, op.outs))))
     factor = f"vmap{len(op.params[DERIVATION])}"
-    return replace(
-        base,
-        ins=tuple(
-            ((factor,), *dims) if mapped else dims
-            for dims, mapped in zip(base.ins, held, strict=True)
-        ),
-        outs=tuple(((factor,), *dims) for dims in base.outs),
-        sizes={factor: op.outs[0].shape[0], **base.sizes},
-    )
+
+    def mapped_over(base: FactorRule) -> FactorRule:
+        return replace(
+            base,
+            ins=tuple(
+                ((factor,), *dims) if mapped else dims
+                for dims, mapped in zip(base.ins, held, strict=True)
+            ),
+            outs=tuple(((factor,), *dims) for dims in base.outs),
+            sizes={factor: op.outs[0].shape[0], **base.sizes},
+        )
+
+    return _in_all_ways(found, mapped_over)
 
 
 def _jvp(
@@ -74,8 +78,11 @@ def _jvp(
 
     What is reduced by maximum or carried is frozen.
     """
-    base = _base(rule, inner, op, len(moving), outs)
-    return _derivative(op, base, [base.ins[i] for i in moving], [base.outs[i] for i in results])
+
+    def tangents(base: FactorRule) -> FactorRule:
+        return _derivative(op, base, [base.ins[i] for i in moving], [base.outs[i] for i in results])
+
+    return _in_all_ways(_base(rule, inner, op, len(moving), outs), tangents)
 
 
 def _vjp(
@@ -86,8 +93,16 @@ def _vjp(
     With y[f] = F(x[f], w) the gradient of w is the sum over f of each part's; with y = sum over f of F(x[f], w) the
     gradient of y is the same for all parts. Linear in the gradients of the results.
     """
-    base = _base(rule, inner, op, len(results), outs)
-    return _derivative(op, base, [base.outs[i] for i in results], [base.ins[i] for i in moving])
+
+    def gradients(base: FactorRule) -> FactorRule:
+        return _derivative(op, base, [base.outs[i] for i in results], [base.ins[i] for i in moving])
+
+    return _in_all_ways(_base(rule, inner, op, len(results), outs), gradients)
+
+
+def _in_all_ways(rule: FactorRule, derive: Callable[[FactorRule], FactorRule]) -> FactorRule:
+    """What is derived of `rule`, and of each other way to split what it is the rule of."""
+    return replace(derive(rule), ways=tuple(map(derive, rule.ways)))
 
 
 def _base(rule: Rule, inner: OpNode, op: OpNode, given: int, outs: Outs) -> FactorRule:

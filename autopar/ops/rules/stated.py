@@ -21,6 +21,7 @@ _REFERENCE = "reads, writes or makes a mutable reference"
 _HIGH = "on values of a user's own type, which are lowered to arrays before"
 _SYMBOLIC = "on symbolic dims, which a plan does not have"
 _KERNEL = "a kernel of the vendor's library"
+_KERNEL_IN_PLACE = "the kernel that it stands for is put in its place"
 _TRANSFORM = "stands in the middle of a transformation and in no finished function"
 
 
@@ -45,6 +46,7 @@ TRACED = _table(
     ),
     (_LOOP, "cond scan while"),
     (_KEYS, "random_bits random_fold_in random_seed random_split"),
+    (_KERNEL_IN_PLACE, "dot_product_attention_bwd_wrapper dot_product_attention_fwd_wrapper"),
     (_NOTHING, "copy_p random_clone xla_metadata_value"),
     (_EFFECT, "check dce_sink inspect_sharding"),
     (_PLACEMENT, "layout_constraint relayout with_memory_space_constraint"),
@@ -57,9 +59,8 @@ OPAQUE = _table(
     ("a compiled function without a jaxpr", "call_exported"),
     (
         _KERNEL,
-        "cudnn_fusion dot_product_attention_bwd dot_product_attention_bwd_wrapper dot_product_attention_fp8_bwd "
-        "dot_product_attention_fp8_bwd_wrapper dot_product_attention_fp8_fwd dot_product_attention_fp8_fwd_wrapper "
-        "dot_product_attention_fwd dot_product_attention_fwd_wrapper scaled_matmul scaled_matmul_wrapper",
+        "cudnn_fusion dot_product_attention_fp8_bwd dot_product_attention_fp8_bwd_wrapper "
+        "dot_product_attention_fp8_fwd dot_product_attention_fp8_fwd_wrapper scaled_matmul scaled_matmul_wrapper",
     ),
     (
         "the general form, which JAX differentiates by and never leaves in a function",

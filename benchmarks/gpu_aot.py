@@ -1,7 +1,7 @@
 """What does XLA's compiler for GPUs say of the plans, and of what is predicted for them?
 
     python -m benchmarks.gpu_aot [--json FILE] [--record] [--models mlp gpt llama cnn experts attention]
-                                 [--clusters 8xh100 8x8xh100]
+                                 [--clusters 8xh100-xla 8x8xh100-xla]
 
 Needs JAX's plugin for CUDA (the extra `gpu-aot`), and neither a GPU nor a driver. Training steps in shape only, in
 bfloat16, are compiled ahead of time for H100s under plans: the solver's own on a line and on a grid of devices, data
@@ -48,7 +48,7 @@ from benchmarks.gpu_programs import COMPILER_OPTIONS, MODELS, gpu_devices, sized
 from benchmarks.record import Screen, add_record_option, record
 from cost_models import Cluster, load_cluster
 
-PLANS = {"8xh100": 8, "8x8xh100": 3}
+PLANS = {"8xh100-xla": 8, "8x8xh100-xla": 3}
 FEW = ("mlp", "llama")
 """The models that are compiled for 64 H100s too."""
 UNDER = 0.02
@@ -119,7 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     results: list[Result] = []
     for cluster in options.clusters:
         for name in options.models:
-            if cluster == "8xh100" or name in FEW:
+            if cluster == "8xh100-xla" or name in FEW:
                 results.append(measure(name, cluster, devices[cluster]))
                 show(console, results[-1])
             if options.json:

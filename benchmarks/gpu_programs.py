@@ -27,7 +27,7 @@ MISSING = (
     "this benchmark needs JAX's plugin for CUDA, which is not installed: pip install --no-deps "
     "jax-cuda12-plugin=={version} jax-cuda12-pjrt=={version}, or '.[gpu-aot]' (0.8 GB). No GPU and no CUDA is needed."
 )
-TOPOLOGIES = {"8xh100": "1x1x8", "8x8xh100": "1x8x8"}
+TOPOLOGIES = {"8xh100-xla": "1x1x8", "8x8xh100-xla": "1x8x8"}
 """By cluster: slices, hosts, devices of a host."""
 COMPILER_OPTIONS = {
     "xla_gpu_collect_cost_model_stats": True,  # estimates beside the kernels: see `gpu_kernels`

@@ -18,9 +18,9 @@ def residual_section(residuals: Sequence[Residual], seconds: float, name: str) -
     groups: dict[tuple[str, str], list[Residual]] = defaultdict(list)
     for residual in residuals:
         groups[residual.sample.what, _label(residual)].append(residual)
-    rows = tuple(_row(what, label, mine) for (what, label), mine in sorted(groups.items()))
+    rows = tuple(_row(label, mine) for (_, label), mine in sorted(groups.items()))
     names = ("samples", "shortest", "longest", "mean error", "median", "largest")
-    columns = (Heading("measured"), Heading("kind"), *(Heading(name, right=True) for name in names))
+    columns = (Heading("measured"), *(Heading(name, right=True) for name in names))
     note = f"Errors are of the model fitted to these samples, without sign. Measuring took {seconds:.0f} s."
     return Section(f"Residuals of {name}", columns, rows, note)
 
@@ -60,18 +60,19 @@ def draw_residuals(residuals: Sequence[Residual], axes: Any) -> Any:
 
 def _label(residual: Residual) -> str:
     sample = residual.sample
+    if sample.what == "fresh":
+        return f"{sample.kind} {sample.dtype}, fresh"
     if sample.what == "collective":
         return f"{sample.kind} over {prod(sample.mesh[a] for a in sample.axes)}"
     return sample.kind if sample.what == "moving" else f"{sample.kind} {sample.dtype}"
 
 
-def _row(what: str, label: str, residuals: Sequence[Residual]) -> tuple[str, ...]:
+def _row(label: str, residuals: Sequence[Residual]) -> tuple[str, ...]:
     times = [r.sample.time_s for r in residuals]
     errors = [abs(r.error) for r in residuals]
     figures = (mean(errors), median(errors), max(errors))
     ends = (format_quantity(time, "time") for time in (min(times), max(times)))
     return (
-        what,
         label,
         str(len(residuals)),
         *ends,

@@ -54,12 +54,12 @@ def test_the_report_says_what_is_carried(tmp_path: Path) -> None:
     plan = autopar.plan(step, PARAMS, X, cluster=SLOW)
     (row,) = plan.summary.carried
     assert (row.output, row.input, row.count) == ("output[0]", "p", 2)
-    assert "output[0] -> p (2 arrays), moved there in 0 s" in plan.report()
+    assert "output[0] -> p (2 arrays)" in plan.report()
     assert "carry output[0] -> p" not in plan.report()
     assert "carry output[0] -> p (2 arrays)" in plan.report(prices=True)
     assert "carried" not in planned().report()
     plan.save(tmp_path / "plan.json")
-    assert autopar.Plan.load(tmp_path / "plan.json").report() == plan.report()
+    assert autopar.Plan.load(tmp_path / "plan.json").report() == plan.report(compare=False)
 
 
 def pinned(*sides: P | None) -> tuple[Constraint, ...]:

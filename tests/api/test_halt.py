@@ -87,13 +87,13 @@ def test_ctrl_c_in_the_solver(mesh: Any, monkeypatch: pytest.MonkeyPatch, tmp_pa
     no_standing(monkeypatch)
     plan = planned(mesh=mesh, options=SearchOptions(on_progress=pressed))
     assert plan.summary.stopped == plan.record.stopped == "the keyboard"
-    assert "by the keyboard: the best so far" in plan.report()
+    assert "by the keyboard: the best so far" in " ".join(plan.report().split())
     assert 0.0 <= plan.lower_bound_s <= plan.objective_s
     assert ("not searched to the end" in plan.summary.space) == (mesh is None)
     plan.save(tmp_path / "plan.json")
     loaded = autopar.Plan.load(tmp_path / "plan.json")
     assert loaded.summary.stopped == "the keyboard"
-    assert loaded.report() == plan.report()
+    assert loaded.report() == plan.report(compare=False)
     (tmp_path / "plan.json").write_text(to_json(plan.file).replace("the keyboard", "", 1))
     with pytest.raises(PlanFileError, match="ended by"):
         autopar.Plan.load(tmp_path / "plan.json")
@@ -158,7 +158,7 @@ def test_ctrl_c_while_what_was_found_exceeds_the_limit(monkeypatch: pytest.Monke
 def test_a_time_limit_that_is_hit_is_marked(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = planned(mesh=None, options=AT_ONCE)
     assert plan.summary.stopped == "the time limit after 0 s"
-    assert "another run may differ" in plan.report()
+    assert "another run may differ" in " ".join(plan.report().split())
     assert plan.objective_s >= planned(mesh=None).objective_s >= plan.lower_bound_s >= 0.0
     no_standing(monkeypatch)
     assert planned(options=AT_ONCE).summary.stopped == "the time limit after 0 s"

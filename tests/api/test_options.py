@@ -109,5 +109,5 @@ def test_memory_limits_as_text() -> None:
         layer, W, X, cluster=SLOW, mesh={"a": 8}, points=2, memory_limit_bytes="1GB"
     )
     assert front.within("1GB") is front.fastest
-    with pytest.raises(NoFeasiblePlan, match="fits in 100 bytes"):
+    with pytest.raises(NoFeasiblePlan, match="fits in 100 B a device"):
         front.within("100B")

@@ -74,7 +74,7 @@ def test_a_kept_plan_is_one_like_any_other(tmp_path: Path) -> None:
     assert plan.carry_price() == fresh.carry_price()
     assert plan.summary == fresh.summary
     plan.save(tmp_path / "saved.json")
-    assert autopar.Plan.load(tmp_path / "saved.json").report() == fresh.report()
+    assert autopar.Plan.load(tmp_path / "saved.json").report() == fresh.report(compare=False)
     with pytest.raises(
         autopar.AutoparError,
         match=r"holds no proof of its bound, as it was loaded or kept in a cache",

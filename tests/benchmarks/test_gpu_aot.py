@@ -82,7 +82,7 @@ dim_labels=b01f_01io->b01f, custom_call_target="__cudnn$convForward"
 }}
 """
 KNOWN = TEXT.replace("KNOWN", 'backend_config={"known_trip_count":{"n":"3"}}')
-CLUSTER = load_cluster("8xh100")
+CLUSTER = load_cluster("8xh100-xla")
 BYTES = 1024 * 4096 * 2
 COPY_S = 2 * BYTES / CLUSTER.device.memory_bandwidth_bytes_per_s
 
@@ -197,22 +197,22 @@ def test_what_is_predicted_counts_launches_apart() -> None:
 def test_what_to_install_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_programs, "find_spec", lambda name: None)
     with pytest.raises(SystemExit, match=r"jax-cuda12-plugin==.*\.\[gpu-aot\]"):
-        gpu_devices("8xh100")
+        gpu_devices("8xh100-xla")
 
 
 @pytest.mark.skipif(not any(map(find_spec, PLUGINS)), reason="needs the extra gpu-aot")
 def test_a_plan_is_compiled_for_gpus_that_are_not_there() -> None:
     """A softmax and its mask are one Triton kernel between two products, as they are priced."""
-    devices = gpu_devices("8xh100")
+    devices = gpu_devices("8xh100-xla")
     assert {device.process_index for device in devices} == {0}
-    assert len({device.process_index for device in gpu_devices("8x8xh100")}) == 8
+    assert len({device.process_index for device in gpu_devices("8x8xh100-xla")}) == 8
 
     def step(x: Any, w: Any) -> Any:
         scores = x @ w
         return jax.nn.softmax(jnp.where(scores > 0, scores, -1e9), axis=-1) @ w
 
     x, w = (jax.ShapeDtypeStruct((rows, 2048), jnp.bfloat16) for rows in (65536, 2048))
-    cluster = load_cluster("8xh100")
+    cluster = load_cluster("8xh100-xla")
     pins = (autopar.pin("x", P("data")), autopar.pin("output", P("data")))
     plan = autopar.plan(step, x, w, cluster=cluster, mesh={"data": 8}, constraints=pins)
     lowered: Any = plan.lower(devices)

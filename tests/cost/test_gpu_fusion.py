@@ -30,7 +30,7 @@ from cost_models import load_cluster
 
 FUSING = XLA_GPU.fusing
 MESH = DeviceMesh.of({"x": 8})
-GPUS = load_cluster("8xh100")
+GPUS = load_cluster("8xh100-xla")
 ROWS, COLUMNS = 512, 2048
 WHOLE = (ROWS, COLUMNS)
 """What is as large as a row or a column counts for next to nothing beside it."""

@@ -39,9 +39,7 @@ from tests.passes.build import Builder
 from tests.passes.build import price as step_price
 
 MESH = DeviceMesh.of({"x": 2, "y": 4})
-_GPUS = load_cluster("8xh100")
-ACCELERATOR = replace(_GPUS, device=replace(_GPUS.device, compiler=""))
-"""Devices of whose compiler nothing is known."""
+ACCELERATOR = load_cluster("8xh100")
 _BARE = load_cluster("cpu8")
 _TURNING = Efficiency(work={"transpose": {"float32": Curve((), (), 1e-8)}})
 CPU = replace(_BARE, device=replace(_BARE.device, efficiency=_TURNING))

@@ -411,7 +411,7 @@ def test_what_no_product_reaches_is_refused(share: float, start_s: float) -> Non
 
 def test_of_several_devices_products_reach_what_they_do_on_the_slowest() -> None:
     """As in the table of XLA for H100: 780 TFLOP/s at most, a product of 1024^3 in 8.1 us beside its launch."""
-    new, old = load_cluster("8xh100").device, load_cluster("8xa100").device
+    new, old = load_cluster("8xh100-xla").device, load_cluster("8xa100").device
     assert slowest_device((new, old)).efficiency.reach is None
     assert slowest_device((new, new)).efficiency.reach == new.efficiency.reach
     small_s = compute_time_s(2 * 1024**3, 0.0, "bfloat16", new, kind="") - new.launch_s

@@ -157,7 +157,7 @@ def test_accelerators_are_charged_nothing_of_the_cpu() -> None:
     fn, args = MODELS["mlp"].make()
     on_gpus, on_tpus = (
         autopar.plan(fn, *args, cluster=cluster, mesh={"x": 8}).bound.planned.account
-        for cluster in ("8xh100", "tpu-v5e-2x4")
+        for cluster in ("8xh100-xla", "tpu-v5e-2x4")
     )
     assert on_gpus.set_aside_bytes == on_gpus.peak_memory_bytes + CUBLAS_BYTES
     assert on_tpus.set_aside_bytes is None

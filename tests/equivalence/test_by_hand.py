@@ -340,6 +340,6 @@ def test_plans_with_bodies_are_saved_and_verified(tmp_path: Path) -> None:
     plan = autopar.plan(fn, X, cluster=SLOW)
     plan.save(tmp_path / "plan.json")
     loaded = autopar.Plan.load(tmp_path / "plan.json")
-    assert loaded.report() == plan.report()
+    assert loaded.report() == plan.report(compare=False)
     assert_same(loaded.compile(fn)(X), jax.jit(fn)(X))
     plan.verify()

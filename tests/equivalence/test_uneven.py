@@ -119,7 +119,7 @@ def test_the_report_says_what_is_padded_and_what_that_costs() -> None:
     plan = planned(50257, 30 * 1023)
     assert 0 < plan.summary.padding_time_s < 0.2 * plan.summary.compute_time_s
     (line,) = [line for line in plan.report().splitlines() if line.startswith(" padded")]
-    assert line.startswith(" padded      30690 to 30696, 50257 to 50264: at most ")
+    assert line.split()[:8] == ["padded", "30690", "to", "30696,", "50257", "to", "50264:", "at"]
     even = planned(50264, 30696)
     assert " padded" not in even.report()
     assert even.summary.padding_time_s == 0

@@ -91,7 +91,7 @@ def test_where_nothing_fits_the_least_that_any_plan_needs_is_named(
     monkeypatch.setattr(memory_limit, "FEW_ENTRIES", 0)
     monkeypatch.setattr(memory_limit, "_MOST_WHOLE", 0)
     with pytest.raises(
-        NoFeasiblePlan, match=r"any plan needs [\d,]+ bytes. No constraint is to blame"
+        NoFeasiblePlan, match=r"any plan needs [\d.]+ KiB. No constraint is to blame"
     ) as refused:
         find_plan(replace(task(), memory_limit_bytes=50_000), [FOUR])
     assert refused.value.min_peak_bytes is not None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import jax
@@ -12,6 +11,7 @@ import pytest
 import autopar
 from autopar.core.in_place import in_arguments, updated_carries
 from autopar.trace.capture import trace
+from tests.messages import bytes_needed
 
 pytestmark = pytest.mark.usefixtures("fused_as_ever")
 
@@ -70,8 +70,7 @@ def test_less_than_the_cache_is_proven_to_be_too_little(step: Any) -> None:
     free = autopar.plan(step, *arguments(), **where)
     with pytest.raises(autopar.errors.NoFeasiblePlan) as error:
         autopar.plan(step, *arguments(), **where, memory_limit_bytes=CACHE_BYTES // 8)
-    (needed,) = re.findall(r"any plan needs ([\d,]+) bytes", str(error.value))
-    assert CACHE_BYTES / 8 <= int(needed.replace(",", "")) <= free.peak_memory_bytes
+    assert CACHE_BYTES / 8 <= bytes_needed(str(error.value)) <= free.peak_memory_bytes
 
 
 def test_what_is_predicted_is_what_xla_sets_aside() -> None:

@@ -400,9 +400,8 @@ def test_a_race_finds_what_trying_all_finds(data: Any) -> None:
 exactly = MeshSearch.run
 
 
-def loosely(self: MeshSearch, limit: int | None, *, roughly: bool = False) -> Entrant[Any]:
+def loosely(self: MeshSearch, limit: int | None, **_: Any) -> Entrant[Any]:
     """As a large model is searched: what is known of a shape at first is less than the truth."""
-    del roughly
     yield Progress(0.85 * self.free()[1].plan.objective_s)
     yield from exactly(self, limit)
 
@@ -483,8 +482,8 @@ def test_a_wrong_bound_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     meshes = mesh_shapes((4, 6), 2)
     best = find_plan(task, meshes)
 
-    def overstated(self: MeshSearch, limit: int | None, *, roughly: bool = False) -> Entrant[Any]:
-        run = exactly(self, limit, roughly=roughly)
+    def overstated(self: MeshSearch, limit: int | None, **how: Any) -> Entrant[Any]:
+        run = exactly(self, limit, **how)
         one, is_best = next(run), self.ground.mesh == best.plan.stage.mesh
         with suppress(StopIteration):
             while True:

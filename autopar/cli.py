@@ -24,6 +24,13 @@ from autopar.api.user_file import (
     parse_target,
     run_file,
 )
+from autopar.commands.arguments import (
+    ClusterName,
+    MemoryLimit,
+    MeshSizes,
+    Target,
+    TargetOrPlan,
+)
 from autopar.commands.lint import add_lint
 from autopar.commands.source import add_source
 from autopar.commands.tools import Tools
@@ -79,22 +86,10 @@ def main(
 
 @app.command()
 def report(
-    target: Annotated[
-        str,
-        typer.Argument(
-            metavar="TARGET",
-            help="FILE.py:FUNCTION, which returns (fn, example_args), or a saved PLAN.json",
-        ),
-    ],
-    cluster: Annotated[
-        str | None, typer.Option(help="cluster profile or its file; default: the devices present")
-    ] = None,
-    mesh: Annotated[
-        str | None, typer.Option(help="axis sizes, data=2,model=4; default: the best is searched")
-    ] = None,
-    memory_limit: Annotated[
-        str | None, typer.Option(help="of a device, 16GiB; default: all that it has")
-    ] = None,
+    target: TargetOrPlan,
+    cluster: ClusterName = None,
+    mesh: MeshSizes = None,
+    memory_limit: MemoryLimit = None,
     mode: Annotated[str | None, typer.Option(help="auto (the default) or data_parallel")] = None,
     json: Annotated[
         Path | None, typer.Option(help="write the report as JSON; - is standard output")
@@ -160,26 +155,14 @@ def report(
 
 @app.command()
 def explain(
-    target: Annotated[
-        str,
-        typer.Argument(
-            metavar="TARGET",
-            help="FILE.py:FUNCTION, which returns (fn, example_args), or a saved PLAN.json",
-        ),
-    ],
+    target: TargetOrPlan,
     names: Annotated[
         list[str],
         typer.Argument(metavar="NAME...", help="paths of inputs, source lines, files"),
     ],
-    cluster: Annotated[
-        str | None, typer.Option(help="cluster profile or its file; default: the devices present")
-    ] = None,
-    mesh: Annotated[
-        str | None, typer.Option(help="axis sizes, data=2,model=4; default: the best is searched")
-    ] = None,
-    memory_limit: Annotated[
-        str | None, typer.Option(help="of a device, 16GiB; default: all that it has")
-    ] = None,
+    cluster: ClusterName = None,
+    mesh: MeshSizes = None,
+    memory_limit: MemoryLimit = None,
 ) -> None:
     """Say what a plan does with inputs or at source lines, and why."""
     with _one_line_errors():
@@ -206,16 +189,9 @@ def diff(
 
 @app.command()
 def front(
-    target: Annotated[
-        str,
-        typer.Argument(metavar="TARGET", help="FILE.py:FUNCTION, which returns (fn, example_args)"),
-    ],
-    cluster: Annotated[
-        str | None, typer.Option(help="cluster profile or its file; default: the devices present")
-    ] = None,
-    mesh: Annotated[
-        str | None, typer.Option(help="axis sizes, data=2,model=4; default: the best is searched")
-    ] = None,
+    target: Target,
+    cluster: ClusterName = None,
+    mesh: MeshSizes = None,
     points: Annotated[int, typer.Option(help="how many memory limits are searched")] = 10,
     time_limit: Annotated[float | None, typer.Option(help=_TIME_HELP, min=0)] = None,
     save: Annotated[

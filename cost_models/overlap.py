@@ -34,6 +34,14 @@ class Overlap:
         """Whether both at once get more done than one after the other."""
         return 1 / self.computing_slowdown + 1 / self.communicating_slowdown > 1
 
+    @property
+    def least_weight(self) -> float:
+        """What a second of communicating costs at least beside computing: the work that it keeps computing from.
+
+        So no order of the two takes less than computing + least_weight * communicating; 1 where it does not pay.
+        """
+        return min(1.0, self.communicating_slowdown * (1 - 1 / self.computing_slowdown))
+
 
 def slowest_overlap(overlaps: tuple[Overlap | None, ...]) -> Overlap | None:
     """The larger of each slowdown; None if any device does not overlap at all."""

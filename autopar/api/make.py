@@ -152,14 +152,10 @@ def _searched(
 
 
 def weights_of(overlap: Overlap | None) -> tuple[float, ...]:
-    """The weights of communicating between what all of it counts, 1, and what is left of it where all hides.
-
-    A second that hides keeps computing from `communicating_slowdown * (1 - 1 / computing_slowdown)` seconds of work.
-    """
+    """The weights of communicating that are tried beside 1: what is left of it where all hides, and halfway there."""
     if overlap is None or not overlap.pays:
         return ()
-    least = overlap.communicating_slowdown * (1 - 1 / overlap.computing_slowdown)
-    return (1 + least) / 2, max(least, _LEAST_WEIGHT)
+    return (1 + overlap.least_weight) / 2, max(overlap.least_weight, _LEAST_WEIGHT)
 
 
 def alternatives(

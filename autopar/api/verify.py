@@ -221,8 +221,9 @@ def _row(
     if not is_same:
         return ResultRow(name, str(wanted.dtype), 0.0, 0.0, 0.0, 0.0, False)
     wide = [_wide(one) for one in (wanted, other, given)]
-    finite = np.isfinite(wide[0])
-    if not np.array_equal(finite, np.isfinite(wide[2])):
+    finite = np.isfinite(wide[0]) & np.isfinite(wide[2])
+    unbounded = [np.where(finite, 0, one) for one in (wide[0], wide[2])]
+    if not np.array_equal(unbounded[0], unbounded[1], equal_nan=True):
         return ResultRow(name, str(wanted.dtype), 0.0, 0.0, 0.0, 0.0, False)
 
     first, second, third = (np.where(finite & np.isfinite(wide[1]), one, 0) for one in wide)

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from autopar.commands.arguments import Target, VirtualDevices
 from autopar.commands.tools import Tools
 
 FOUND = 1
@@ -17,21 +18,14 @@ def add_lint(app: typer.Typer, tools: Tools) -> None:
 
     @app.command()
     def lint(  # pyright: ignore[reportUnusedFunction] - it is registered
-        target: Annotated[
-            str,
-            typer.Argument(
-                metavar="TARGET", help="FILE.py:FUNCTION, which returns (fn, example_args)"
-            ),
-        ],
+        target: Target,
         mesh: Annotated[
             str | None, typer.Option(help="axis sizes, data=2,model=4; default: the function's own")
         ] = None,
         cluster: Annotated[
             str | None, typer.Option(help="cluster whose prices count; default: CPU devices")
         ] = None,
-        devices: Annotated[
-            int, typer.Option(help="virtual ones, if neither mesh nor cluster tells", min=1)
-        ] = 8,
+        devices: VirtualDevices = 8,
         json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
         github: Annotated[
             bool, typer.Option("--github", help="print GitHub's annotations")

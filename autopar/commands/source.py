@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from autopar.commands.arguments import ClusterName, MeshSizes, Target
 from autopar.commands.tools import Tools
 
 
@@ -15,20 +16,9 @@ def add_source(app: typer.Typer, tools: Tools) -> None:
 
     @app.command()
     def source(  # pyright: ignore[reportUnusedFunction] - it is registered
-        target: Annotated[
-            str,
-            typer.Argument(
-                metavar="TARGET", help="FILE.py:FUNCTION, which returns (fn, example_args)"
-            ),
-        ],
-        cluster: Annotated[
-            str | None,
-            typer.Option(help="cluster profile or its file; default: the devices present"),
-        ] = None,
-        mesh: Annotated[
-            str | None,
-            typer.Option(help="axis sizes, data=2,model=4; default: the best is searched"),
-        ] = None,
+        target: Target,
+        cluster: ClusterName = None,
+        mesh: MeshSizes = None,
         output: Annotated[
             Path | None, typer.Option("--output", "-o", help="default: standard output")
         ] = None,

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from autopar.commands.arguments import MeshSizes, Target, VirtualDevices
 from autopar.commands.tools import Tools
 
 FAILED = 1
@@ -17,22 +18,12 @@ def add_verify(app: typer.Typer, tools: Tools) -> None:
 
     @app.command()
     def verify(  # pyright: ignore[reportUnusedFunction] - it is registered
-        target: Annotated[
-            str,
-            typer.Argument(
-                metavar="TARGET", help="FILE.py:FUNCTION, which returns (fn, example_args)"
-            ),
-        ],
-        mesh: Annotated[
-            str | None,
-            typer.Option(help="axis sizes, data=2,model=4; default: the best is searched"),
-        ] = None,
+        target: Target,
+        mesh: MeshSizes = None,
         cluster: Annotated[
             str | None, typer.Option(help="that is planned for; default: CPU devices")
         ] = None,
-        devices: Annotated[
-            int, typer.Option(help="virtual ones, if neither mesh nor cluster tells", min=1)
-        ] = 8,
+        devices: VirtualDevices = 8,
         seed: Annotated[int, typer.Option(help="of random inputs", min=0)] = 0,
         json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
     ) -> None:

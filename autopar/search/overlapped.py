@@ -3,7 +3,7 @@
 How much of a collective hides behind computing depends on what else there is at its time: no sum over operators knows.
 But a step never takes less than
 
-    computing + weight * communicating    for weight <= communicating slowdown * (1 - 1 / computing slowdown)
+    computing + weight * communicating    for weight <= `cost_models.Overlap.least_weight`
 
 so what is least at that weight is the best where all hides that may, as what is least at weight 1 is where nothing
 does. Plans at both and between are simulated on two streams, on the mesh of the latter, and so is data parallelism, all
@@ -51,7 +51,6 @@ def shortest_step(
         except (NoFeasiblePlan, Unsolved):
             continue
         except KeyboardInterrupt:
-            task.stop.note("keyboard")
             break
         if other is not None and (other_s := step_time_s(other)) < least_s:
             best = other

@@ -133,15 +133,16 @@ def _raced(places: Sequence[MeshSearch]) -> tuple[RaceResult[Planned], tuple[Dev
     if finish.found is not None and task.stop.is_over:
         return finish, ()
 
+    tried: tuple[int, ...] = ()
     try:
         finish, tried = or_recomputed(places, finish, inside, worth)
-        meshes = tuple(places[n].ground.mesh for n in tried)
-        return _proven(places, finish, tried), meshes
+        finish = _proven(places, finish, tried)
     except KeyboardInterrupt:
         if finish.found is None:
             raise
         task.stop.note("keyboard")
-        return finish, ()
+
+    return finish, tuple(places[n].ground.mesh for n in tried)
 
 
 def _proven(

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import autopar
+from autopar.api import verify as verifying
 from autopar.emit import run as emitted
 from autopar.errors import InvalidMesh
 from autopar.report.verification import ResultRow, Verification
@@ -124,6 +125,17 @@ def test_what_is_not_finite_must_be_so_on_both_sides() -> None:
 
     x = np.linspace(0, 2, 64, dtype=np.float32).reshape(8, 8)
     assert autopar.verify(risky, x, mesh={"x": 8}, cluster="cpu8").passed
+
+
+@pytest.mark.parametrize("wrong", [np.inf, np.nan, 0.0, None])
+def test_one_that_is_another_kind_of_unbounded_fails(wrong: float | None) -> None:
+    """Where plain JAX has -inf: inf, no number, a number, or -inf and inf in the place of a number."""
+    wanted = np.array([1.0, -np.inf, np.nan], np.float32)
+    given = wanted.copy()
+    given[0 if wrong is None else 1] = np.inf if wrong is None else wrong
+    row = verifying._row("x", wanted, wanted, given, 1e-3, is_same=True)
+    assert not row.passed
+    assert verifying._row("x", wanted, wanted, wanted, 1e-3, is_same=True).passed
 
 
 def test_more_devices_than_there_are_are_asked_for() -> None:

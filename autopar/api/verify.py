@@ -206,7 +206,7 @@ def _compared(
 ) -> tuple[ResultRow, ...]:
     """A row for each result of plain JAX; one more where the program has others."""
     rows = [
-        _row(name, wanted, other, given, share, is_same=name == path)
+        result_row(name, wanted, other, given, share, is_same=name == path)
         for (name, wanted), (_, other), (path, given) in zip(plain, shaken, found, strict=False)
     ]
     if len(plain) != len(found):
@@ -214,9 +214,19 @@ def _compared(
     return tuple(rows)
 
 
-def _row(
+def result_row(
     name: str, wanted: Any, other: Any, given: Any, share: float, *, is_same: bool
 ) -> ResultRow:
+    """What comes of one result.
+
+    Args:
+      name: its path.
+      wanted: plain JAX's.
+      other: plain JAX's, of inputs in which each float is a last place more or less.
+      given: the program's.
+      share: of the largest element of `wanted`: what floats may be off by.
+      is_same: whether both have the same path.
+    """
     is_same = is_same and wanted.shape == given.shape and wanted.dtype == given.dtype
     if not is_same:
         return ResultRow(name, str(wanted.dtype), 0.0, 0.0, 0.0, 0.0, False)

@@ -133,9 +133,9 @@ def test_one_that_is_another_kind_of_unbounded_fails(wrong: float | None) -> Non
     wanted = np.array([1.0, -np.inf, np.nan], np.float32)
     given = wanted.copy()
     given[0 if wrong is None else 1] = np.inf if wrong is None else wrong
-    row = verifying._row("x", wanted, wanted, given, 1e-3, is_same=True)
+    row = verifying.result_row("x", wanted, wanted, given, 1e-3, is_same=True)
     assert not row.passed
-    assert verifying._row("x", wanted, wanted, wanted, 1e-3, is_same=True).passed
+    assert verifying.result_row("x", wanted, wanted, wanted, 1e-3, is_same=True).passed
 
 
 def test_more_devices_than_there_are_are_asked_for() -> None:

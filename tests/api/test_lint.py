@@ -78,6 +78,16 @@ def test_a_constraint_that_forces_a_gather_is_found_at_its_line() -> None:
     assert not found.is_clean
 
 
+def test_what_all_collectives_cost_beyond_the_plan_is_one_finding() -> None:
+    """Also where each of them is too small to be one."""
+    step = jitted(gathered)
+    found = autopar.lint(step, PARAMS, *BATCH, cluster="cpu8", least_share=1.0)
+    (finding,) = [one for one in found.findings if not one.line and one.kind == "communication"]
+    assert finding.time_s == found.communication_time_s
+    assert finding.plan_time_s == found.plan_communication_time_s
+    assert finding.time_s - finding.plan_time_s > 0.1 * found.plan_step_time_s
+
+
 def test_without_it_it_is_gone() -> None:
     found = autopar.lint(jitted(lambda h: h), PARAMS, *BATCH, cluster="cpu8")
     assert not [one for one in found.findings if "constraint" in one.message]

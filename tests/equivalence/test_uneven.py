@@ -120,6 +120,8 @@ def test_the_report_says_what_is_padded_and_what_that_costs() -> None:
     assert 0 < plan.summary.padding_time_s < 0.2 * plan.summary.compute_time_s
     (line,) = [line for line in plan.report().splitlines() if line.startswith(" padded")]
     assert line.split()[:8] == ["padded", "30690", "to", "30696,", "50257", "to", "50264:", "at"]
+    asked = 2.0 * 768 * 50257 * 30 * 1023
+    assert plan.summary.throughput.product_flops == pytest.approx(asked, rel=1e-9)
     even = planned(50264, 30696)
     assert " padded" not in even.report()
     assert even.summary.padding_time_s == 0

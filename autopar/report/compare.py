@@ -52,17 +52,21 @@ class Comparison:
         return line_html(str(self))
 
     def __str__(self) -> str:
-        this, other, gap, error = (
+        return self.told("this", "other")
+
+    def told(self, this: str, other: str) -> str:
+        """The comparison in a sentence, the two plans by these names."""
+        own_s, other_s, gap, error = (
             format_quantity(time, "time")
             for time in (self.this_s, self.other_s, abs(self.difference_s), self.error_s)
         )
-        times = f"this {this}, other {other}: {gap} apart, with a standard error of {error}"
+        times = f"{this} {own_s}, {other} {other_s}: {gap} apart, with a standard error of {error}"
         if self.difference_s == 0 and self.error_s == 0:
             return f"{times}: as fast as each other."
         if not self.is_told_apart:
             due = f" (mostly of {', '.join(self.sources[:_LARGEST])})" if self.sources else ""
             return f"{times}{due}: within the model's error, measure both."
-        faster = "this" if self.difference_s > 0 else "other"
+        faster = this if self.difference_s > 0 else other
         return f"{times}: {faster} is faster, with a probability of {format_quantity(self.confidence, 'percent')}."
 
 

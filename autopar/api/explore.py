@@ -94,6 +94,11 @@ class Session:
         return self._now.plan
 
     @property
+    def start(self) -> Plan:
+        """The plan at the beginning."""
+        return self._history[0].plan
+
+    @property
     def asked(self) -> Asked:
         """What it is asked to be."""
         return self._now.asked
@@ -233,8 +238,7 @@ class Session:
 
     def report(self) -> str:
         """What was asked so far, and what became of the plan, as text."""
-        start = self._history[0].plan.summary
-        return plain(rich_sections((history_section(self.history, start),)))
+        return plain(rich_sections((history_section(self.history, self.start.summary),)))
 
     def __str__(self) -> str:
         return self.report()
@@ -244,7 +248,7 @@ class Session:
         return f"Session({self.plan.summary.in_short}, {count} question{'' if count == 1 else 's'} asked)"
 
     def _repr_html_(self) -> str:
-        return session_html(self.plan.summary, self.history, self._history[0].plan.summary)
+        return session_html(self.plan.summary, self.history, self.start.summary)
 
     # Questions ------------------------------------------------------------------------------------------------------
 

@@ -37,7 +37,7 @@ def norm(x, scale):
 def layer(x, p):
     y = norm(x, p["n1"])
     q, k, v = ((y @ p[name]).reshape(*x.shape[:2], HEADS, -1) for name in ("q", "k", "v"))
-    attended = jax.nn.dot_product_attention(q, k, v, is_causal=True)
+    attended = jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation="cudnn")
     x = x + attended.reshape(x.shape) @ p["out"]
     y = norm(x, p["n2"])
     return x + (jax.nn.silu(y @ p["gate"]) * (y @ p["up"])) @ p["down"]
@@ -153,11 +153,23 @@ plt.show()
 # %% [markdown]
 # ## Where the sequence is split
 #
-# With one row the batch cannot be split. How do the tokens lie, and what does attention read?
+# With one row the batch cannot be split. Between its products the plan splits the sequence ("context parallel");
+# attention itself needs all keys of a row. What does it split?
 
 # %%
 longest = plans[SEQUENCES[-1]]
-print("tokens", longest.placements["tokens"])
 for row in longest.summary.operators:
     if is_attention(row) and row.phase == "forward":
-        print(f"{row.kind:28} {' '.join(row.ins)} -> {' '.join(row.outs)}")
+        print(f"{row.kind} reads q, k, v as {' '.join(row.ins[:3])}")
+
+# %% [markdown]
+# The third dim are heads. So tokens change places with heads around each attention, which is what an all-to-all does:
+
+# %%
+from collections import Counter
+
+amounts = Counter()
+for row in longest.collectives:
+    amounts[row.kind] += row.runs * row.size_bytes / 2**20
+for kind, size in amounts.most_common():
+    print(f"{kind:16} {size:8,.0f} MiB a device")

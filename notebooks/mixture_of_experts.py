@@ -105,9 +105,9 @@ for (role, kind), size in amounts.most_common():
     print(f"{role:16} {kind:16} {size:8,.0f} MiB a device")
 
 # %% [markdown]
-# ## What if every device held all experts?
+# ## What if every device held the first product of all experts?
 #
-# Then no token is sent, and gradients of all experts are summed over all devices instead.
+# Then these are not split by experts, and their gradients are summed over all devices.
 
 # %%
 session.forbid("params['layers']['up']", "gpu")

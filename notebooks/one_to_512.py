@@ -37,7 +37,7 @@ def norm(x, scale):
 def layer(x, p):
     y = norm(x, p["n1"])
     q, k, v = ((y @ p[name]).reshape(*x.shape[:2], HEADS, -1) for name in ("q", "k", "v"))
-    attended = jax.nn.dot_product_attention(q, k, v, is_causal=True)
+    attended = jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation="cudnn")
     x = x + attended.reshape(x.shape) @ p["out"]
     y = norm(x, p["n2"])
     return x + (jax.nn.silu(y @ p["gate"]) * (y @ p["up"])) @ p["down"]

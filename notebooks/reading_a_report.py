@@ -37,7 +37,7 @@ def norm(x, scale):
 def layer(x, p):
     y = norm(x, p["n1"])
     q, k, v = ((y @ p[name]).reshape(*x.shape[:2], HEADS, -1) for name in ("q", "k", "v"))
-    attended = jax.nn.dot_product_attention(q, k, v, is_causal=True)
+    attended = jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation="cudnn")
     x = x + attended.reshape(x.shape) @ p["out"]
     y = norm(x, p["n2"])
     return x + (jax.nn.silu(y @ p["gate"]) * (y @ p["up"])) @ p["down"]
@@ -117,13 +117,14 @@ exposed = [1e3 * row.exposed_s for row in rows]
 axes.barh(names, exposed, left=compute, color="tab:orange", label="communication that shows")
 axes.invert_yaxis()
 axes.set_xlabel("ms a step")
+axes.margins(x=0.05)
 axes.legend(loc="lower right")
 axes.spines[["top", "right"]].set_visible(False)
 figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# ## Why is this weight gathered?
+# ## Why does this weight lie there?
 #
 # `explain` follows an input through casts and slices to whoever reads it. It names the collectives that move it, and
 # the next best placement with its price.

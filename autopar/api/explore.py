@@ -306,6 +306,7 @@ class Session:
         key = asked.without_limit
         plans = self._within.setdefault(key, PlansWithin(free.bound.planned))
         found = plans.best(limit)
+
         if found is None:
             least = plans.least_peak_bytes()
             raise Unsolved(
@@ -314,6 +315,7 @@ class Session:
                 f"more, or limit(..., full=True), which looks into recomputation and may take minutes.",
                 least,
             )
+
         settings = replace(free.bound.settings, memory_limit_bytes=limit)
         return Plan.of(replace(free.bound, settings=settings, planned=found))
 

@@ -14,7 +14,7 @@ TOLD_APART = 0.9
 _LARGEST = 3
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison:
     """The step times of two plans, their difference, and one standard error of that.
 
@@ -43,6 +43,11 @@ class Comparison:
     def is_told_apart(self) -> bool:
         """Whether the model can tell which of them is faster."""
         return self.confidence >= TOLD_APART
+
+    def __repr__(self) -> str:
+        this, other = (format_quantity(time, "time") for time in (self.this_s, self.other_s))
+        sure = format_quantity(self.confidence, "percent")
+        return f"Comparison(this {this}, other {other}, told apart with a probability of {sure})"
 
     def _repr_html_(self) -> str:
         from autopar.report.notebook import (

@@ -101,6 +101,7 @@ def placements_section(
     left, right = ({row.name: row for row in rows} for rows in (a, b))
     names = list(dict.fromkeys([*left, *right]))
     texts = {name: _differing(left.get(name), right.get(name)) for name in names}
+
     # Equal ones are grouped too: a label with "*" must stand for all that it matches.
     paired = [
         replace(left.get(name) or right[name], placement=repr(texts[name]), local_bytes=0)
@@ -108,6 +109,7 @@ def placements_section(
     ]
     groups = group_tensors(paired)
     differing = [group for group in groups if _differs(texts[group.members[0].name])]
+
     rows = tuple(
         (row.label, *texts[row.members[0].name], format_quantity(len(row.members), "count"))
         for row in fold(differing)

@@ -55,7 +55,7 @@ def test_widgets_ask_and_the_answer_is_shown(session: autopar.Session, panel: Pa
     assert session.asked.memory_limit_bytes == pytest.approx(
         2 * session.plan.peak_memory_bytes, rel=1e-3
     )
-    panel.limit.value = panel.limit.max and 2**panel.limit.max
+    panel.limit.value = 2**panel.limit.max
     assert session.asked.memory_limit_bytes is None
 
 
@@ -94,6 +94,11 @@ def test_undo_sets_the_widgets_back(session: autopar.Session, panel: Panel) -> N
     press(panel, "undo")
     assert links.value == 1.0
     assert session.history == ()
+
+
+def test_it_shows_itself_as_widgets(panel: Panel) -> None:
+    assert "application/vnd.jupyter.widget-view+json" in panel._repr_mimebundle_()
+    assert repr(panel).startswith("Panel(Session(step on 2xh100")
 
 
 def test_without_ipywidgets_the_extra_is_named(

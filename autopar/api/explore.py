@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from math import isfinite
@@ -267,35 +267,40 @@ class Session:
 
     def _planned(self, asked: Asked, full: bool) -> Plan:
         """The plan for `asked`, from the nearest that is there."""
-        known = next((one.plan for one in self._history if one.asked == asked), None)
+        known = self._last(lambda earlier: earlier == asked)
         if known is not None and not full:
             return known
 
-        if asked.memory_limit_bytes is None:
-            return self._resolved(asked, None)
-
         limit = asked.memory_limit_bytes
+        if limit is None:
+            return self._resolved(asked)
+
         free = self._planned(asked.without_limit, full=False)
         is_small = len(free.bound.traced.graph.ops) <= _FEW_OPERATORS
         if full or is_small or free.peak_memory_bytes <= limit:
             return Plan.of(free.bound.resolved(None, limit, None))
         return self._met_within(asked, free, limit)
 
-    def _resolved(self, asked: Asked, limit: int | None) -> Plan:
+    def _resolved(self, asked: Asked) -> Plan:
         """The plan for constraints and links on the mesh and for the rows that are asked for."""
         start = self._function.plan(*asked.of_start)
         if not asked.constraints and not asked.links:
             return start
 
-        near = self.plan if self.asked.of_start == asked.of_start else start
-        are_same_links = near is not start and self.asked.links == asked.links
-        cluster = None if are_same_links else self._function.cluster(asked.links)
-        if near is start and not asked.links:
-            cluster = None
-        bound = near.bound.resolved(
-            (*start.constraints, *asked.constraints), start.summary.memory_limit_bytes, cluster
+        near = self._last(
+            lambda earlier: (earlier.of_start, earlier.links) == (asked.of_start, asked.links)
+        )
+        are_priced = near is not None or not asked.links
+        bound = (near or start).bound.resolved(
+            (*start.constraints, *asked.constraints),
+            start.summary.memory_limit_bytes,
+            None if are_priced else self._function.cluster(asked.links),
         )
         return Plan.of(bound)
+
+    def _last(self, is_like: Callable[[Asked], bool]) -> Plan | None:
+        """The last plan for what is like this; None if there was none."""
+        return next((one.plan for one in reversed(self._history) if is_like(one.asked)), None)
 
     def _met_within(self, asked: Asked, free: Plan, limit: int) -> Plan:
         """The best plan met within a limit that binds.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Unpack, overload
 from autopar._compat import untyped_jax
 from autopar._mesh import aval_of
 from autopar.api import constraints as made
-from autopar.api.calls import Calls
+from autopar.api.calls import Calls, OpenedCall
 from autopar.api.constraints import LayoutLike, TargetLike, checked
 from autopar.api.following import followed
 from autopar.api.front import Front, checked_points
@@ -367,21 +367,24 @@ class _Function:
         return self._plans[mesh, rows]
 
     def _planned(self, settings: Settings, rows: int | None) -> Plan:
-        """The plan under `settings`; traced once for as many rows, unless types speak of a mesh."""
+        """The plan under `settings`."""
         args, kwargs = self._arguments(rows)
         with Calls(self.fn, settings, None).opened(args, kwargs) as call:
             fn = call.pure.fn
             leading = followed(call.pure.settings, fn, call.args, call.kwargs)
             own = kept(leading, fn, call.args, call.kwargs)
+            return plan_of_traces(fn, own, self._traced(call, own, rows))
 
-            traces = self._traces.get(rows)
-            if traces is None:
-                cluster = PlanningTarget.of(own).cluster
-                traces = alternatives(fn, own, call.args, call.kwargs, cluster)
-            if not traces[0].mesh:
-                self._traces[rows] = traces
+    def _traced(self, call: OpenedCall, settings: Settings, rows: int | None) -> list[Traced]:
+        """The traces of a call: made once for as many rows, unless types speak of a mesh."""
+        traces = self._traces.get(rows)
+        if traces is None:
+            cluster = PlanningTarget.of(settings).cluster
+            traces = alternatives(call.pure.fn, settings, call.args, call.kwargs, cluster)
 
-            return plan_of_traces(fn, own, traces)
+        if not traces[0].mesh:
+            self._traces[rows] = traces
+        return traces
 
     @property
     def first(self) -> Plan:

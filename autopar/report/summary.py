@@ -129,7 +129,8 @@ class Report:
     `padding` are sizes of dims that are longer inside, with what they become there; `padding_time_s` is what computing
     what was added takes. `loop_parts` is in how many parts loops over samples go on side by side, 1 if none does.
     `stages` says how layers are divided among pipeline stages; None if they are not. `communication_weight` is what a
-    second of communicating counts in the objective. `parallelism` is the plan in the field's words, `throughput` what
+    second of communicating counts in the objective, `hidden_weight` what one of gathering parameters or reducing
+    gradients does beside that. `parallelism` is the plan in the field's words, `throughput` what
     goes into a step, `blocks` what runs in it, layers folded, `uses` who reads inputs; None and nothing in files of
     older versions.
     """
@@ -167,6 +168,7 @@ class Report:
     throughput: Throughput = field(default_factory=Throughput)
     blocks: tuple[BlockRow, ...] = ()
     uses: tuple[UseRow, ...] = ()
+    hidden_weight: float = 1.0
 
     def __repr__(self) -> str:
         return f"Report({self.in_short})"
@@ -302,6 +304,7 @@ def summarise(
         throughput(planned.task.graph, stage.mesh, planned.task.find, priced_for),
         block_rows(planned, step),
         _uses(planned, known),
+        plan.hidden_weight,
     )
 
 

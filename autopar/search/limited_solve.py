@@ -225,6 +225,7 @@ class LimitedSolve:
             bound,
             step_kinds=self.step_kinds,
             communication_weight=ground.communication_weight,
+            hidden_weight=ground.hidden_weight,
         )
 
         return Planned(

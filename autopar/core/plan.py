@@ -32,8 +32,8 @@ class Plan:
     `communication_weight` is what a second of communicating counts in the sum: less than 1 where a part of it was held
     to hide behind computing, and `hidden_weight` what one of what gathers parameters or reduces gradients counts beside
     another. `stopped` says what ended the search before its end, "" if nothing did: another run may then find another
-    plan. `fingerprint` is that of the graph where the plan is in a file or comes from one, else "": it takes a pass over
-    the graph.
+    plan. `fingerprint` is that of the graph where the plan is in a file or comes from one, else "": it takes a pass
+    over the graph.
     """
 
     stages: tuple[Stage, ...]

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 
+from autopar.core.graph import OpGraph
+from autopar.core.memo import once_per_graph
 from autopar.core.program import Compute, Move, ShardedProgram
 from autopar.passes.schedule import StepSchedule
 from autopar.search.task import Planned
@@ -45,7 +47,7 @@ class _Sums:
 def block_rows(planned: Planned, step: StepSchedule) -> tuple[BlockRow, ...]:
     """The blocks of a step: by phase, those that come most often first."""
     program = planned.program
-    keys = _keys(planned)
+    keys = _keys(planned.graph)
     owners = _owners(program)
     found: dict[tuple[str, int], _Sums] = defaultdict(_Sums)
     for event in step.events:
@@ -74,9 +76,9 @@ def _row(phase: str, count: int, sums: _Sums) -> BlockRow:
     return BlockRow(name, phase, count, sums.compute_s, sums.communication_s, sums.exposed_s)
 
 
-def _keys(planned: Planned) -> Mapping[int, tuple[str, int]]:
+@once_per_graph
+def _keys(graph: OpGraph) -> Mapping[int, tuple[str, int]]:
     """The phase of every operator, and how often what it belongs to comes in a step."""
-    graph = planned.graph
     copies = Counter(graph.repeats)
 
     def key(op_id: int) -> tuple[str, int]:

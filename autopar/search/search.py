@@ -125,7 +125,7 @@ def _raced(places: Sequence[MeshSearch]) -> tuple[RaceResult[Planned], tuple[Dev
         place.run(
             limit,
             roughly=len(places) > 1,
-            proven_if_within=worth if may_recompute(place.task) else inf,
+            proven_if_within=partial(_proven_if_within, place.task, worth),
         )
         for place in places
     ]
@@ -145,6 +145,11 @@ def _raced(places: Sequence[MeshSearch]) -> tuple[RaceResult[Planned], tuple[Dev
         task.stop.note("keyboard")
 
     return finish, tuple(places[n].ground.mesh for n in tried)
+
+
+def _proven_if_within(task: Task, worth: float) -> float:
+    """As `plan_within`: the share of the objective up to which recomputation is not looked into."""
+    return worth if may_recompute(task) else inf
 
 
 def _proven(

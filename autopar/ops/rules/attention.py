@@ -78,7 +78,8 @@ def forward_kernel(op: OpNode) -> FactorRule:
 
     s, h and e are whole, and t where the kernel counts queries in a window, by lengths or along a bias. With a causal
     mask it need not be: a device asks for the keys before its queries and for those beside them, and knows where it
-    begins. Whole is what is packed or paged.
+    begins. Of as many keys as queries, without a bias, lengths and a window, s may be split as t is: keys and values go
+    round a ring. Whole is what is packed or paged.
     """
     names = _operands(op)
     if names is None:

@@ -434,19 +434,20 @@ def _collective_row(
     moved = (known.get(planned.program.values[value].tensor.id) for value in move.ins)
     inputs = tuple(graph.inputs[position].name for position in moved if position is not None)
     tensors = tuple(_label(planned, planned.program.values[v].tensor) for v in move.ins)
+    rounds = max(1, move.rounds)
 
     return CollectiveRow(
         *(
             move.kind,
             move.axes,
             move.size_bytes,
-            move.time_s,
+            move.time_s / rounds,
             move.role,
             move.source,
             move.reason,
             tensors,
         ),
-        runs=planned.program.runs(move),
+        runs=planned.program.runs(move) * rounds,
         exposed_s=exposed_s,
         inputs=inputs,
     )

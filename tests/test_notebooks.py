@@ -42,6 +42,7 @@ def test_notebooks_are_kept_without_outputs(path: Path) -> None:
     assert [cell.source for cell in notebook.cells if cell.get("outputs")] == []
 
 
+@pytest.mark.slow
 def test_trade_offs_runs_and_shows_what_it_tells() -> None:
     notebook = nbformat.read(ROOT / "notebooks" / "trade_offs.ipynb", as_version=4)
     client = NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(ROOT)}})

@@ -283,9 +283,7 @@ save_plan(sys.argv[1])
 
 
 def save_plan(path: Any) -> None:
-    limited = autopar.plan(
-        step, PARAMS, X, cluster=SLOW, memory_limit_bytes=2000, donate_argnums=0
-    )
+    limited = autopar.plan(step, PARAMS, X, cluster=SLOW, memory_limit_bytes=2000, donate_argnums=0)
     limited.save(path)
 
 

@@ -45,15 +45,15 @@ class _Sums:
 def block_rows(planned: Planned, step: StepSchedule) -> tuple[BlockRow, ...]:
     """The blocks of a step: by phase, those that come most often first."""
     program = planned.program
-    keys = _keys(planned)
-    owners = _owners(program)
+    keys = phases_and_counts(planned)
+    owners = owners_of(program)
     found: dict[tuple[str, int], _Sums] = defaultdict(_Sums)
     for event in step.events:
         one = event.instruction
         if isinstance(one, Compute):
             sums = found[keys[one.op.id]]
             sums.compute_s += event.time_s * event.runs
-            for name in _FUNCTION.findall(one.op.source)[-1:]:
+            for name in function_of(one.op.source):
                 sums.functions[name] += event.time_s * event.runs
         else:
             owner = owners.get(one.outs[0]) if one.outs else None
@@ -74,7 +74,12 @@ def _row(phase: str, count: int, sums: _Sums) -> BlockRow:
     return BlockRow(name, phase, count, sums.compute_s, sums.communication_s, sums.exposed_s)
 
 
-def _keys(planned: Planned) -> Mapping[int, tuple[str, int]]:
+def function_of(source: str) -> list[str]:
+    """The function in which a line of source stands ("model.py:41 (mlp)"), if that is known."""
+    return _FUNCTION.findall(source)[-1:]
+
+
+def phases_and_counts(planned: Planned) -> Mapping[int, tuple[str, int]]:
     """The phase of every operator, and how often what it belongs to comes in a step."""
     graph = planned.graph
     copies = Counter(graph.repeats)
@@ -88,7 +93,7 @@ def _keys(planned: Planned) -> Mapping[int, tuple[str, int]]:
     return {op.id: key(op.id) for op in graph.ops}
 
 
-def _owners(program: ShardedProgram) -> Mapping[int, int]:
+def owners_of(program: ShardedProgram) -> Mapping[int, int]:
     """The operator that each moved value is for: its first reader, or the one that made it where none reads it."""
     found = _readers(program)
     for one in program.instructions:

@@ -18,6 +18,7 @@ from autopar.report.errors import ErrorShare, error_shares, standard_error_s
 from autopar.report.layout import facts_of
 from autopar.report.parallelism import Parallelism, parallelism
 from autopar.report.placements import ON_HOST
+from autopar.report.step import Step, step_of
 from autopar.report.throughput import Throughput, throughput
 from autopar.report.units import format_quantity
 from autopar.search.constraints.carried import CarriedGroup, carried_groups
@@ -130,8 +131,8 @@ class Report:
     what was added takes. `loop_parts` is in how many parts loops over samples go on side by side, 1 if none does.
     `stages` says how layers are divided among pipeline stages; None if they are not. `communication_weight` is what a
     second of communicating counts in the objective. `parallelism` is the plan in the field's words, `throughput` what
-    goes into a step, `blocks` what runs in it, layers folded, `uses` who reads inputs; None and nothing in files of
-    older versions.
+    goes into a step, `blocks` what runs in it, layers folded, `uses` who reads inputs, `step` what runs as a graph and in time, and what is
+    held meanwhile; None and nothing in files of older versions.
     """
 
     function: str
@@ -167,6 +168,7 @@ class Report:
     throughput: Throughput = field(default_factory=Throughput)
     blocks: tuple[BlockRow, ...] = ()
     uses: tuple[UseRow, ...] = ()
+    step: Step | None = None
 
     def __repr__(self) -> str:
         return f"Report({self.in_short})"
@@ -302,6 +304,7 @@ def summarise(
         throughput(planned.task.graph, stage.mesh, planned.task.find, priced_for),
         block_rows(planned, step),
         _uses(planned, known),
+        step_of(planned, step, priced_for),
     )
 
 

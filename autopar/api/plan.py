@@ -36,9 +36,9 @@ from autopar.errors import (
 from autopar.report.brief import Detail
 from autopar.report.compare import Comparison
 from autopar.report.compare import compare as compare_reports
+from autopar.report.data import to_json
 from autopar.report.diff import diff
 from autopar.report.explain import Why, explain, one_input
-from autopar.report.data import to_json
 from autopar.report.front import FrontPoint
 from autopar.report.notebook import report_html
 from autopar.report.page import html

@@ -36,9 +36,10 @@ def as_data(
             dims, unreduced = parse_placement(row["placement"])
             row |= {"dims": dims, "unreduced": unreduced}
 
-    nodes = fields["step"]["nodes"] if report.step is not None else []
-    options = [option for node in nodes for option in node["alternatives"]]
-    for row in (*fields["operators"], *nodes, *options):
+    nodes: list[dict[str, Any]] = [] if report.step is None else fields["step"]["nodes"]
+    options: list[dict[str, Any]] = [one for node in nodes for one in node["alternatives"]]
+    operators: list[dict[str, Any]] = fields["operators"]
+    for row in (*operators, *nodes, *options):
         for side in ("in", "out"):
             row[f"{side}_dims"] = [parse_placement(text)[0] for text in row[f"{side}s"]]
     for row in (*nodes, *options):

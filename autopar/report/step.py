@@ -12,6 +12,7 @@ from autopar.passes.schedule import Event, StepSchedule
 from autopar.report.blocks import function_of, owners_of, phases_and_counts
 from autopar.report.held import HeldCurve, held_curve
 from autopar.report.layout import is_product
+from autopar.search.dims import origins
 from autopar.search.single_changes import Change, single_changes
 from autopar.search.task import Planned
 from cost_models import Cluster, group
@@ -41,13 +42,14 @@ class Alternative:
 
 @dataclass(frozen=True)
 class StepNode:
-    """What runs at one place of what repeats, as layers do: `count` operators of a phase, or collectives for them.
+    """What runs at one place of what repeats, as layers do: operators of a phase in one strategy, or collectives.
 
-    Times are those of all `runs` in a step, with nothing beside them; `exposed_s` is how much longer collectives make
-    it. `shape` and `dtype` are those of the first result, of one run. `reads` are the nodes, by position, whose results
-    it reads as they are, or through others that are no main ones: those that another of them reads already are left
-    out. Main are collectives, products, and what takes a hundredth of the step.
-    `name` is the function in which its line stands. Of operators `split` is in how many parts they run, of collectives
+    It runs `runs` times in a step, once for each layer. Times are those of all runs, with nothing beside them;
+    `exposed_s` is how much longer collectives make the step. `name` is the function in which its line stands. `shape`
+    and `dtype` are those of the first result, of one run. `reads` are the nodes, by position, whose results it reads as
+    they are, or through others that are no main ones; those that another of them reads already are left out. Main are
+    collectives, products, and what takes a hundredth of the step. `inputs` are the paths of the inputs among what the
+    first of it reads, as they are, cast or reshaped. Of operators `split` is in how many parts they run, of collectives
     `axes`, `role`, `reason` and `size_bytes` (of all runs) are those of `CollectiveRow`, and `link` is the level of the
     cluster that its groups cross, the outermost; "" if that is not known.
     """
@@ -56,7 +58,6 @@ class StepNode:
     name: str
     source: str
     phase: str
-    count: int
     runs: float
     time_s: float
     ins: tuple[str, ...]
@@ -65,6 +66,7 @@ class StepNode:
     dtype: str
     is_main: bool
     reads: tuple[int, ...] = ()
+    inputs: tuple[str, ...] = ()
     split: int = 1
     axes: tuple[str, ...] = ()
     role: str = ""
@@ -105,7 +107,6 @@ class _Found:
 
     first: Instruction
     phase: str
-    count: int
     is_main: bool = False
     runs: float = 0.0
     time_s: float = 0.0
@@ -128,7 +129,7 @@ def step_of(planned: Planned, schedule: StepSchedule, cluster: Cluster | None) -
             number = nodes.number_of(event.instruction)
             streams[event.communicates].append((number, event.start_s, event.end_s))
     loops = (
-        LoopRow(planned.program.tree.kind(one.region), one.rounds, one.start_s, one.end_s)
+        LoopRow(planned.program.tree[one.region].kind, one.rounds, one.start_s, one.end_s)
         for one in schedule.spans
         if one.end_s > one.start_s
     )
@@ -173,30 +174,30 @@ class _Nodes:
         self._numbers: dict[object, int] = {}
         self._found: list[_Found] = []
         self._known: dict[int, int] = {}
+        self._inputs = origins(planned.graph)
 
     def number_of(self, one: Compute | Move) -> int:
         """The node of an instruction, or of a move inside an operator; a new one if it is the first."""
         known = self._known.get(id(one))
         if known is None:
-            key, phase, count = self._key(one)
+            key, phase = self._key(one)
             known = self._numbers.setdefault(key, len(self._found))
             self._known[id(one)] = known
             if known == len(self._found):
-                self._found.append(_Found(one, phase, count))
+                self._found.append(_Found(one, phase))
         return known
 
-    def _key(self, one: Compute | Move) -> tuple[object, str, int]:
-        """What tells the node apart from others, its phase, and how often it comes."""
+    def _key(self, one: Compute | Move) -> tuple[object, str]:
+        """What tells the node apart from others, and its phase."""
         repeats = self._planned.graph.repeats
         if isinstance(one, Compute):
-            phase, count = self._keys[one.op.id]
-            return (repeats[one.op.id], one.strategy), phase, count
+            return (repeats[one.op.id], one.strategy), self._keys[one.op.id][0]
 
         owner = self._owners.get(one.outs[0]) if one.outs else None
-        phase, count = ("update", 1) if owner is None else self._keys[owner]
+        phase = "update" if owner is None else self._keys[owner][0]
         place = -1 if owner is None else repeats[owner]
         before, after = (self._program.values[side[0]].placement for side in (one.ins, one.outs))
-        return (place, one.kind, one.axes, one.role, before, after, len(one.ins)), phase, count
+        return (place, one.kind, one.axes, one.role, before, after, len(one.ins)), phase
 
     def add(self, event: Event) -> None:
         """Takes an event into account."""
@@ -248,7 +249,9 @@ class _Nodes:
             one = found.first
             result = self._program.values[one.outs[0]].tensor if one.outs else None
             name = max(found.functions, key=lambda name: found.functions[name], default="")
-            yield _row(found, self._sides(one), result, name, self._link(one, cluster))
+            row = _row(found, self._sides(one), result)
+            link = self._link(one, cluster)
+            yield replace(row, name=name, inputs=self._read_by(one), link=link)
 
     def _sides(self, one: Instruction) -> tuple[tuple[str, ...], tuple[str, ...]]:
         if isinstance(one, Compute):
@@ -259,6 +262,13 @@ class _Nodes:
             for side in (one.ins, one.outs)
         )
         return ins, outs
+
+    def _read_by(self, one: Instruction) -> tuple[str, ...]:
+        """The paths of the inputs that an instruction reads, those that go on to others cast or reshaped included."""
+        tensors = (self._program.values[value].tensor.id for value in one.ins)
+        positions = (self._inputs.get(tensor) for tensor in tensors)
+        inputs = self._planned.graph.inputs
+        return tuple(dict.fromkeys(inputs[n].name for n in positions if n is not None))
 
     def _link(self, one: Instruction, cluster: Cluster | None) -> str:
         """The outermost level of the cluster that the groups of a collective cross."""
@@ -271,22 +281,15 @@ class _Nodes:
 
 
 def _row(
-    found: _Found,
-    sides: tuple[tuple[str, ...], tuple[str, ...]],
-    result: TensorInfo | None,
-    name: str,
-    link: str,
+    found: _Found, sides: tuple[tuple[str, ...], tuple[str, ...]], result: TensorInfo | None
 ) -> StepNode:
+    """A node as a row, as far as it follows from sums and the first of it."""
     one = found.first
-    is_move = isinstance(one, Move)
-    is_local = is_move and not one.is_collective
-    kind = f"local {one.kind}" if is_local else one.kind if isinstance(one, Move) else _kind(one)
     row = StepNode(
-        kind,
-        name,
+        _kind(one),
+        "",
         _source(one),
         found.phase,
-        found.count,
         found.runs,
         found.time_s,
         *sides,
@@ -297,19 +300,21 @@ def _row(
     )
     if isinstance(one, Compute):
         return replace(row, split=one.strategy.split)
-    assert isinstance(one, Move)
+    if not isinstance(one, Move) or not one.is_collective:
+        return row
     return replace(
         row,
         axes=one.axes,
         role=one.role,
         reason=one.reason,
-        link=link,
         size_bytes=found.size_bytes,
         exposed_s=found.exposed_s,
     )
 
 
 def _kind(one: Instruction) -> str:
+    if isinstance(one, Move):
+        return one.kind if one.is_collective else f"local {one.kind}"
     assert isinstance(one, Compute)
     return one.op.kind
 

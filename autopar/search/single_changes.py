@@ -6,7 +6,7 @@ The price of strategy k of operator v, with x the choice of the plan, is what th
               + sum over neighbouring copies c of min over j of (node_c[j] + edge_vc[k, j] + edges of c at x)
 
 Copies have no work of their own: they say where a tensor lies between operators, so they are chosen anew. The rest of
-the plan is not, so the best plan with that strategy costs no more. Neither a memory limit nor constraints are looked at.
+the plan is not, so the best plan with that strategy costs no more. Neither memory nor constraints are looked at.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Page: a plan as one HTML file that needs no other, with pictures drawn from the report's own JSON; parts for notebooks."""
+"""Page: a plan as one HTML file that needs no other, its pictures drawn from the report's JSON; parts for notebooks."""
 
 from __future__ import annotations
 
@@ -22,9 +22,7 @@ _LISTED = frozenset({"inputs", "outputs", "operators", "collectives", "peak", "u
 """Fields of a report with a row for each array or operator: tables of the page show them grouped."""
 
 
-def html(
-    report: Report, rivals: Sequence[RivalRow] = (), front: Sequence[FrontPoint] = ()
-) -> str:
+def html(report: Report, rivals: Sequence[RivalRow] = (), front: Sequence[FrontPoint] = ()) -> str:
     """`report` as an HTML page that needs no other file and loads none.
 
     Args:
@@ -34,6 +32,7 @@ def html(
     """
     head, *parts = full(report, rivals)
     data = as_data(report, rivals, front)
+
     return rendered(
         "page.html.j2",
         head=head,

@@ -69,13 +69,13 @@
     const lists = node[`${side}_dims`];
     return lists.map((dims, n) => {
       const picture = squares(dims, side === "out" ? node.out_unreduced[n] : [], 0, 1);
-      return `<div>${dims.length ? `<svg width="${picture.width}" height="13" style="display:inline-block;vertical-align:-2px">${picture.text}</svg>` : ""} ${escaped(node[`${side}s`][n])}</div>`;
+      return `<div class="placed">${dims.length ? `<svg width="${picture.width}" height="13" >${picture.text}</svg>` : ""}${escaped(node[`${side}s`][n])}</div>`;
     }).join("");
   }
 
   // What runs: a column for each phase, a row for each node, edges beside them ------------------------------------------
   const PHASES = ["forward", "recompute", "backward", "update"];
-  const WIDTH = 292, ROW = 34, LANE = 7, TOP = 40;
+  const WIDTH = 232, ROW = 34, LANE = 6, LANES = 6, TOP = 40;
   const places = new Map();
 
   function columns() {
@@ -105,15 +105,16 @@
   function box({ node, n }, x, y) {
     const moves = node.axes.length > 0;
     const picture = squares(node.out_dims[0] || [], node.out_unreduced[0] || [], x + 8, y + 6);
-    const said = moves ? `${node.kind} ${node.axes.join("*")}` : node.kind;
-    const below = moves ? `${bytes(node.size_bytes)} over ${node.link || "links"}, ${node.role}` : node.source;
-    const room = Math.floor((WIDTH - picture.width - 76) / 7);
+    const keys = node.inputs.map((path) => /(\w+)\W*$/.exec(path)).filter(Boolean).map((found) => found[1]);
+    const said = [node.kind, ...new Set(keys)].join(" ");
+    const below = moves ? [bytes(node.size_bytes), node.axes.join("*"), node.link].filter(Boolean).join(", ") : node.source;
+    const room = Math.floor((WIDTH - picture.width - 78) / 7.6);
     places.set(n, { x, y });
     return `<a href="#node-${n}" class="node${moves ? " moves" : ""}" data-node="${n}"><title>${escaped(`${said}, ${node.source || "no source"}: ${type(node)} ${node.outs.join(", ")}`)}</title>`
       + `<rect class="box" x="${x}" y="${y}" width="${WIDTH}" height="${ROW - 4}" rx="${moves ? 13 : 4}"/>${picture.text}`
       + `<text x="${x + picture.width + 10}" y="${y + 14}" font-weight="600">${escaped(short(said, room))}</text>`
       + `<text x="${x + WIDTH - 8}" y="${y + 14}" text-anchor="end" class="mono">${time(node.time_s)}</text>`
-      + `<text x="${x + 8}" y="${y + 26}" class="quiet" font-size="10">${escaped(short(below, 50))}</text></a>`;
+      + `<text x="${x + 8}" y="${y + 26}" class="quiet" style="font-size:10px">${escaped(short(below, 42))}</text></a>`;
   }
 
   // Layers that come as often stand in one bracket.
@@ -122,10 +123,10 @@
     let first = 0;
     nodes.forEach(({ node }, n) => {
       const next = nodes[n + 1];
-      if (next && next.node.count === node.count) return;
-      if (node.count > 1) {
+      if (next && next.node.runs === node.runs) return;
+      if (node.runs > 1) {
         const [top, bottom] = [TOP + first * ROW, TOP + n * ROW + ROW - 4];
-        found.push(`<path class="fold" d="M${x},${top} h5 V${bottom} h-5"/><text x="${x + 9}" y="${(top + bottom) / 2 + 4}" class="quiet">× ${count(node.count)}</text>`);
+        found.push(`<path class="fold" d="M${x},${top} h5 V${bottom} h-5"/><text x="${x + 9}" y="${(top + bottom) / 2 + 4}" class="quiet">× ${count(node.runs)}</text>`);
       }
       first = n + 1;
     });
@@ -136,18 +137,18 @@
     let x = 8, height = 0;
     const parts = columns().map(({ phase, nodes, total }) => {
       const { edges, count: wide } = lanes(nodes);
-      const left = x + Math.min(wide, 12) * LANE + 10;
+      const left = x + Math.min(wide, LANES) * LANE + 10;
       const boxes = nodes.map((one, n) => box(one, left, TOP + n * ROW));
       const paths = edges.map(({ from, to, first, last, lane }) => {
         const [top, bottom] = [TOP + first * ROW + ROW - 4, TOP + last * ROW];
         if (lane < 0) return `<path class="edge" data-ends="${from} ${to}" d="M${left + 22},${top} V${bottom}"/>`;
-        const away = left - 8 - (lane % 12) * LANE;
+        const away = left - 8 - (lane % LANES) * LANE;
         const [from_y, to_y] = [top - (ROW - 4) / 2, bottom + (ROW - 4) / 2];
         return `<path class="edge" data-ends="${from} ${to}" d="M${left},${from_y} H${away + 4} Q${away},${from_y} ${away},${from_y + 4} V${to_y - 4} Q${away},${to_y} ${away + 4},${to_y} H${left}"/>`;
       });
       const head = `<text class="head" x="${left}" y="16">${phase}</text><text class="quiet" x="${left}" y="31">${time(total)} in ${count(step.nodes.reduce((sum, node) => sum + (node.phase === phase ? node.runs : 0), 0))} runs</text>`;
       const brackets = folds(nodes, left + WIDTH + 3);
-      x = left + WIDTH + 50;
+      x = left + WIDTH + 36;
       height = Math.max(height, TOP + nodes.length * ROW);
       return head + paths.join("") + boxes.join("") + brackets;
     });
@@ -161,7 +162,8 @@
     const rows = [
       ["line", escaped(node.source || "none")],
       ["phase", escaped(node.phase)],
-      ["comes", `${data(node.count, count)} times in the program, ${data(node.runs, count)} runs a step`],
+      ...(node.inputs.length ? [["inputs", node.inputs.map(escaped).join(", ") + (node.runs > 1 ? " and the like" : "")]] : []),
+      ["runs", `${data(node.runs, count)} in a step`],
       ["time", `${data(node.time_s, time)} in all runs, ${percent(node.time_s / report.step_time_s)} of a step`],
     ];
     if (node.axes.length) {
@@ -219,7 +221,7 @@
   }
 
   // When it runs, and what is held: two pictures over the same stretch of time --------------------------------------------
-  const WIDE = 1200, LEFT = 92, SPAN = WIDE - LEFT - 12;
+  const WIDE = 1200, LEFT = 112, SPAN = WIDE - LEFT - 12;
   const end = step ? Math.max(report.step_time_s, ...step.held.times_s.slice(-1)) : 0;
   let stretch = [0, end];
   const place = (seconds) => LEFT + SPAN * (seconds - stretch[0]) / (stretch[1] - stretch[0]);

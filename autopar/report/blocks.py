@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
 from autopar.core.program import Compute, Move, ShardedProgram
+from autopar.core.recompute import with_recomputed
 from autopar.passes.schedule import StepSchedule
 from autopar.search.task import Planned
 
@@ -82,15 +83,31 @@ def function_of(source: str) -> list[str]:
 def phases_and_counts(planned: Planned) -> Mapping[int, tuple[str, int]]:
     """The phase of every operator, and how often what it belongs to comes in a step."""
     graph = planned.graph
-    copies = Counter(graph.repeats)
+    places = places_of(planned)
+    copies = Counter(places)
 
     def key(op_id: int) -> tuple[str, int]:
         op = graph.ops[op_id]
-        count = round(copies[graph.repeats[op_id]] * graph.tree.weight(op.region))
+        count = round(copies[places[op_id]] * graph.tree.weight(op.region))
         phase = op.phase if op.recomputes is None else "recompute"
         return phase, count if count >= _FEW else 1
 
     return {op.id: key(op.id) for op in graph.ops}
+
+
+def places_of(planned: Planned) -> Sequence[object]:
+    """The place of every operator in what repeats, as layers do; of one that runs once more, that of its original.
+
+    What is computed once more stands where it is needed, not in every layer at the same place.
+    """
+    graph = planned.task.graph
+    if planned.rewritten is None:
+        return graph.repeats
+    keys = with_recomputed(graph, planned.plan.recomputed).keys
+    return [
+        (key[0], graph.repeats[key[1]]) if isinstance(key[1], int) and key[0] != "slice" else key
+        for key in keys
+    ]
 
 
 def owners_of(program: ShardedProgram) -> Mapping[int, int]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from autopar.core.graph import TensorInfo
 from autopar.core.program import Compute, Instruction, Move, ShardedProgram
 from autopar.passes.schedule import Event, StepSchedule
-from autopar.report.blocks import function_of, owners_of, phases_and_counts
+from autopar.report.blocks import function_of, owners_of, phases_and_counts, places_of
 from autopar.report.held import HeldCurve, held_curve
 from autopar.report.layout import is_product
 from autopar.search.dims import origins
@@ -170,6 +170,7 @@ class _Nodes:
         self._planned = planned
         self._program: ShardedProgram = planned.program
         self._keys = phases_and_counts(planned)
+        self._places = places_of(planned)
         self._owners = owners_of(planned.program)
         self._numbers: dict[object, int] = {}
         self._found: list[_Found] = []
@@ -189,13 +190,12 @@ class _Nodes:
 
     def _key(self, one: Compute | Move) -> tuple[object, str]:
         """What tells the node apart from others, and its phase."""
-        repeats = self._planned.graph.repeats
         if isinstance(one, Compute):
-            return (repeats[one.op.id], one.strategy), self._keys[one.op.id][0]
+            return (self._places[one.op.id], one.strategy), self._keys[one.op.id][0]
 
         owner = self._owners.get(one.outs[0]) if one.outs else None
         phase = "update" if owner is None else self._keys[owner][0]
-        place = -1 if owner is None else repeats[owner]
+        place = -1 if owner is None else self._places[owner]
         before, after = (self._program.values[side[0]].placement for side in (one.ins, one.outs))
         return (place, one.kind, one.axes, one.role, before, after, len(one.ins)), phase
 

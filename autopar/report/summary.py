@@ -18,6 +18,7 @@ from autopar.report.errors import ErrorShare, error_shares, standard_error_s
 from autopar.report.layout import facts_of
 from autopar.report.parallelism import Parallelism, parallelism
 from autopar.report.placements import ON_HOST
+from autopar.report.step import Step, step_of
 from autopar.report.throughput import Throughput, throughput
 from autopar.report.units import format_quantity
 from autopar.search.constraints.carried import CarriedGroup, carried_groups
@@ -131,8 +132,8 @@ class Report:
     `stages` says how layers are divided among pipeline stages; None if they are not. `communication_weight` is what a
     second of communicating counts in the objective, `hidden_weight` what one of gathering parameters or reducing
     gradients does beside that. `parallelism` is the plan in the field's words, `throughput` what
-    goes into a step, `blocks` what runs in it, layers folded, `uses` who reads inputs; None and nothing in files of
-    older versions.
+    goes into a step, `blocks` what runs in it, layers folded, `uses` who reads inputs, `step` what runs as a graph and
+    in time, and what is held meanwhile; None and nothing in files of older versions.
     """
 
     function: str
@@ -169,6 +170,7 @@ class Report:
     blocks: tuple[BlockRow, ...] = ()
     uses: tuple[UseRow, ...] = ()
     hidden_weight: float = 1.0
+    step: Step | None = None
 
     def __repr__(self) -> str:
         return f"Report({self.in_short})"
@@ -305,6 +307,7 @@ def summarise(
         block_rows(planned, step),
         _uses(planned, known),
         plan.hidden_weight,
+        step_of(planned, step, priced_for),
     )
 
 

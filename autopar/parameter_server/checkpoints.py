@@ -127,6 +127,7 @@ def _write(path: Path, write: Callable[[IO[bytes]], object]) -> None:
             os.fsync(file.fileno())
         beside.replace(path)
         _sync(path.parent)
+
     except OSError as error:
         with suppress(OSError):
             beside.unlink()

@@ -14,6 +14,7 @@ from autopar.core.stages import Stages
 from autopar.ops.rules.kernels import has_no_price
 from autopar.passes.schedule import StepSchedule, schedule
 from autopar.report.blocks import BlockRow, block_rows
+from autopar.report.donation import Donation, donation
 from autopar.report.errors import ErrorShare, error_shares, standard_error_s
 from autopar.report.layout import facts_of
 from autopar.report.parallelism import Parallelism, parallelism
@@ -130,8 +131,8 @@ class Report:
     what was added takes. `loop_parts` is in how many parts loops over samples go on side by side, 1 if none does.
     `stages` says how layers are divided among pipeline stages; None if they are not. `communication_weight` is what a
     second of communicating counts in the objective. `parallelism` is the plan in the field's words, `throughput` what
-    goes into a step, `blocks` what runs in it, layers folded, `uses` who reads inputs; None and nothing in files of
-    older versions.
+    goes into a step, `blocks` what runs in it, layers folded, `uses` who reads inputs, `donation` what donating
+    more would save; None and nothing in files of older versions.
     """
 
     function: str
@@ -167,6 +168,7 @@ class Report:
     throughput: Throughput = field(default_factory=Throughput)
     blocks: tuple[BlockRow, ...] = ()
     uses: tuple[UseRow, ...] = ()
+    donation: Donation | None = None
 
     def __repr__(self) -> str:
         return f"Report({self.in_short})"
@@ -302,6 +304,7 @@ def summarise(
         throughput(planned.task.graph, stage.mesh, planned.task.find, priced_for),
         block_rows(planned, step),
         _uses(planned, known),
+        donation(planned),
     )
 
 

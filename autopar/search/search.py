@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import inf
 from pathlib import Path
 
@@ -123,7 +124,7 @@ def _raced(places: Sequence[MeshSearch]) -> tuple[RaceResult[Planned], tuple[Dev
         place.run(
             limit,
             roughly=len(places) > 1,
-            proven_if_within=worth if may_recompute(place.task) else inf,
+            proven_if_within=partial(_proven_if_within, place.task, worth),
         )
         for place in places
     ]
@@ -143,6 +144,11 @@ def _raced(places: Sequence[MeshSearch]) -> tuple[RaceResult[Planned], tuple[Dev
         task.stop.note("keyboard")
 
     return finish, tuple(places[n].ground.mesh for n in tried)
+
+
+def _proven_if_within(task: Task, worth: float) -> float:
+    """As `plan_within`: the share of the objective up to which recomputation is not looked into."""
+    return worth if may_recompute(task) else inf
 
 
 def _proven(

@@ -99,6 +99,6 @@ def _full(
     )
     total = sum(leaf.held_bytes for leaf in leaves)
     return (
-        f"{shard.key} takes {exact_bytes(size)} with the optimizer's state, and no server has room: {servers}. All parameters "
-        f"take {exact_bytes(total)}. Start more servers, or raise their memory_limit_bytes"
+        f"{shard.key} takes {exact_bytes(size)} with the optimizer's state, and no server has room: {servers}. All "
+        f"parameters take {exact_bytes(total)}. Start more servers, or raise their memory_limit_bytes"
     )

@@ -248,7 +248,7 @@ def _carried(report: Report) -> str:
 def _donation(found: Donation) -> str:
     """What to donate, and what it saves."""
     saved = format_quantity(found.saved_bytes, "bytes")
-    return f"{found.option} would save {saved} of the peak"
+    return f"{found.option} would save {saved} of the peak, if nothing reads them afterwards"
 
 
 def _padded(report: Report) -> str:

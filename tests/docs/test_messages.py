@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import jax
 import pytest
@@ -22,11 +23,11 @@ MET = set(re.findall(r"^<!-- (.*) -->$", PAGE, re.MULTILINE))
     not jax.__version__.startswith(SHOWN_BY), reason="messages of JAX itself are of one release"
 )
 @pytest.mark.parametrize("name", names())
-def test_the_page_is_what_the_programs_show(name: str) -> None:
+def test_the_page_is_what_the_programs_show(name: str, tmp_path: Path) -> None:
     programs = programs_of(module(name))
     assert programs
     for program in programs:
-        message = provoke(program)
+        message = provoke(program, tmp_path)
         assert bool(message.kinds) == (name != "progress"), message
         assert entry(program, message) in PAGE, "run python -m tests.provoked"
 

@@ -1,5 +1,8 @@
 """Writes docs/reference/messages.md."""
 
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
 import jax
 
 
@@ -8,7 +11,8 @@ def main() -> None:
     jax.config.update("jax_num_cpu_devices", 8)
     from tests.provoked.page import TARGET, page  # programs look at the devices when imported
 
-    TARGET.write_text(page(), encoding="utf-8")
+    with TemporaryDirectory() as folder:
+        TARGET.write_text(page(Path(folder)), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -50,13 +50,13 @@ def entry(program: Program, message: Message) -> str:
     )
 
 
-def page() -> str:
-    """The page, as Markdown."""
+def page(folder: Path) -> str:
+    """The page, as Markdown; its programs run in folders under `folder`."""
     entries = [
         (message.kinds[-1] if message.kinds else PROGRESS, entry(program, message))
         for name in names()
         for program in programs_of(module(name))
-        for message in [provoke(program)]
+        for message in [provoke(program, folder)]
     ]
     prelude = inspect.getsource(module("_shared")).partition('"""\n\n')[2].strip()
     parts = [HEAD, f"```python\n{prelude}\n```", *_by_kind(entries)]

@@ -6,7 +6,6 @@ import inspect
 import os
 import re
 import sys
-import tempfile
 import textwrap
 import warnings
 from collections.abc import Callable, Iterator
@@ -53,10 +52,11 @@ def code_of(program: Program) -> str:
     return textwrap.dedent("\n".join(lines[body:]))
 
 
-def provoke(program: Program) -> Message:
-    """What a program shows; without classes where it is no error and no warning."""
+def provoke(program: Program, under: Path) -> Message:
+    """What a program shows in a folder of its own under `under`; without classes where it is no error and no warning."""
     printed = StringIO()
-    with _own_folder() as folder, _recorded() as made, warnings.catch_warnings():
+    folder = under / program.__name__
+    with _in_folder(folder), _recorded() as made, warnings.catch_warnings():
         warnings.simplefilter("error")
         with redirect_stdout(printed), redirect_stderr(printed):
             try:
@@ -70,19 +70,20 @@ def provoke(program: Program) -> Message:
     return Message(
         tuple(dict.fromkeys(type(error).__name__ for error, _ in met)),
         tuple(dict.fromkeys(site.name for site in sites if site is not None)),
-        _without_machine(printed.getvalue(), folder),
+        _without_machine(printed.getvalue(), str(folder)),
     )
 
 
 @contextmanager
-def _own_folder() -> Iterator[str]:
+def _in_folder(folder: Path) -> Iterator[None]:
+    """In a folder that is new; it stays, as threads of orbax still look at it."""
     before = os.getcwd()
-    with tempfile.TemporaryDirectory() as folder:
-        os.chdir(folder)
-        try:
-            yield folder
-        finally:
-            os.chdir(before)
+    folder.mkdir()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
 
 
 Made = list[tuple[BaseException, tuple[str, int]]]

@@ -25,7 +25,6 @@ from autopar.errors import (
     NoStagesWarning,
     PlanFileError,
     SignatureMismatch,
-    TraceError,
     users_level,
 )
 from autopar.microbatch.layers import STAGES, choices_of_stages
@@ -216,10 +215,8 @@ def _in_stages(
         try:
             with STAGES(stages):
                 captured = _captured(fn, settings, args, kwargs, keep=keep)
-        except TraceError as error:
-            if not isinstance(error.__cause__, BatchNotCut):
-                raise
-            warnings.warn(str(error.__cause__), NoStagesWarning, stacklevel=users_level())
+        except BatchNotCut as error:
+            warnings.warn(str(error), NoStagesWarning, stacklevel=users_level())
             break
         found.append(_trace(captured, settings, loop_parts=1, stages=stages))
     return found

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import prod
 
 from autopar.core.stages import Stages
+from autopar.report.donation import Donation
 from autopar.report.groups import (
     CollectiveGroup,
     OperatorGroup,
@@ -222,6 +223,7 @@ def facts_of_search(report: Report) -> tuple[tuple[str, str], ...]:
         ),
         ("searched", report.space or "not stated"),
         *((("carried", _carried(report)),) if report.carried else ()),
+        *((("donate", _donation(report.donation)),) if report.donation else ()),
         *((("padded", _padded(report)),) if report.padding else ()),
         *(
             (("loops", f"in up to {report.loop_parts} parts side by side"),)
@@ -241,6 +243,12 @@ def _carried(report: Report) -> str:
     more = f" and {len(report.carried) - _SHOWN} more" if len(report.carried) > _SHOWN else ""
     moved = format_quantity(report.carry_time_s, "time")
     return f"{shown}{more}" + (f", moved there in {moved}" if report.carry_time_s else "")
+
+
+def _donation(found: Donation) -> str:
+    """What to donate, and what it saves."""
+    saved = format_quantity(found.saved_bytes, "bytes")
+    return f"{found.option} would save {saved} of the peak, if nothing reads them afterwards"
 
 
 def _padded(report: Report) -> str:

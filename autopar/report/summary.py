@@ -14,6 +14,7 @@ from autopar.core.stages import Stages
 from autopar.ops.rules.kernels import has_no_price
 from autopar.passes.schedule import StepSchedule, schedule
 from autopar.report.blocks import BlockRow, block_rows
+from autopar.report.donation import Donation, donation
 from autopar.report.errors import ErrorShare, error_shares, standard_error_s
 from autopar.report.layout import facts_of
 from autopar.report.parallelism import Parallelism, parallelism
@@ -133,7 +134,8 @@ class Report:
     second of communicating counts in the objective, `hidden_weight` what one of gathering parameters or reducing
     gradients does beside that. `parallelism` is the plan in the field's words, `throughput` what
     goes into a step, `blocks` what runs in it, layers folded, `uses` who reads inputs, `step` what runs as a graph and
-    in time, and what is held meanwhile; None and nothing in files of older versions.
+    in time, and what is held meanwhile, `donation` what donating more would save; None and nothing in files of older
+    versions.
     """
 
     function: str
@@ -171,6 +173,7 @@ class Report:
     uses: tuple[UseRow, ...] = ()
     hidden_weight: float = 1.0
     step: Step | None = None
+    donation: Donation | None = None
 
     def __repr__(self) -> str:
         return f"Report({self.in_short})"
@@ -308,6 +311,7 @@ def summarise(
         _uses(planned, known),
         plan.hidden_weight,
         step_of(planned, step, priced_for),
+        donation(planned),
     )
 
 

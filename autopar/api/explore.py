@@ -85,7 +85,8 @@ class Session:
 
     Pins, what is forbidden and links are answered from what is there of the plan. For large functions a limit that
     binds is answered from a curve of plans within all limits, which is drawn at the first such question; its answer
-    says how far off it may be. Another mesh, and another batch, are searched anew the first time.
+    says how far off it may be. Another mesh is searched anew the first time, and so is
+    another batch, which is traced anew too.
     """
 
     def __init__(self, function: _Function) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from html import unescape
 from typing import Any
 
 import jax
@@ -43,7 +44,7 @@ def test_widgets_ask_and_the_answer_is_shown(session: autopar.Session, panel: Pa
     (links,) = panel.links.values()
     links.value = 0.5
     assert session.asked.links == (("device", 0.5),)
-    assert "links(0.5, &#x27;device&#x27;)" in panel.answer.value
+    assert "links(0.5, 'device')" in unescape(panel.answer.value)
     assert session.plan.summary.in_short not in panel.message.value
     assert "device x 0.5" in panel.table.value
 

@@ -35,6 +35,7 @@ from autopar.commands.lint import add_lint
 from autopar.commands.source import add_source
 from autopar.commands.tools import Tools
 from autopar.commands.verify import add_verify
+from autopar.core.sizes import exact_bytes
 from autopar.errors import AutoparError, BadArgument
 
 if TYPE_CHECKING:
@@ -393,7 +394,8 @@ def _print_last(result: Result) -> None:
     for update in result.updates[-1:]:
         typer.echo(f"update {update.version:6}  loss {update.loss:.4f}, the last")
     moved = result.traffic
-    typer.echo(f"pulled {moved.pulled_bytes} bytes, pushed {moved.pushed_bytes} bytes")
+    pulled = exact_bytes(moved.pulled_bytes)
+    typer.echo(f"pulled {pulled}, pushed {exact_bytes(moved.pushed_bytes)}")
     for restore in result.restores:
         typer.echo(f"a server was lost at update {restore.lost_at}; restored {restore.version}")
 

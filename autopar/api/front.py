@@ -164,13 +164,23 @@ def front(fn: Function, *args: Any, points: int = 10, **keywords: Any) -> Front:
       AutoparError: as `compile`.
       KeyboardInterrupt: interrupted before any plan was found.
     """
+    checked_points(points)
+    options, kwargs = split_options(fn, keywords, without=("dump", "cache"))
+    with Calls(fn, Settings.of(options), None).opened(args, kwargs) as call:
+        return _front(call.pure.fn, call.pure.settings, call.args, call.kwargs, points)
+
+
+def checked_points(points: int) -> int:
+    """`points`.
+
+    Raises:
+      InvalidOption: it is no whole number >= 2.
+    """
     if isinstance(points, bool) or not isinstance(points, int) or points < 2:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidOption(
             f"points is {points!r}: pass how many memory limits to search, a whole number >= 2"
         )
-    options, kwargs = split_options(fn, keywords, without=("dump", "cache"))
-    with Calls(fn, Settings.of(options), None).opened(args, kwargs) as call:
-        return _front(call.pure.fn, call.pure.settings, call.args, call.kwargs, points)
+    return points
 
 
 def _front(

@@ -16,7 +16,7 @@ from autopar.core.program import Compute, Instruction, Ints, Move, ShardedProgra
 from autopar.core.regions import BOUNDARY, LOOPS
 from autopar.core.strategy import Strategy
 from autopar.memory.in_place import in_arguments, kind_of, written_over
-from autopar.ops.exchanged import lengthening, sent_bytes
+from autopar.ops.exchanged import joined_bytes, lengthening, sent_bytes, turns
 from autopar.ops.traits import is_fusible
 
 Bools = NDArray[np.bool_]
@@ -246,17 +246,21 @@ def _beside(
     lengthened over, if it is.
     """
     if isinstance(instruction, Compute):
-        held = workspace(instruction.op, [size[value] for value in instruction.ins])
+        op = instruction.op
+        strategy = instruction.strategy
+        held = workspace(op, [size[value] for value in instruction.ins])
         if not instruction.exchanges:
             return held
-        beside = lengthening(instruction.op, instruction.strategy, mesh)
+
+        beside = lengthening(op, strategy, mesh)
         copies = {
             (instruction.ins[e.tensor], e.axes) for e in beside if e.tensor < len(instruction.ins)
         }
         return (
             held
             + sum(size[value] for value, _ in copies)
-            + sent_bytes(instruction.op, instruction.exchanges)
+            + sent_bytes(op, instruction.exchanges)
+            + (joined_bytes(op, strategy, mesh) if turns(strategy) else 0)
         )
 
     if not isinstance(instruction, Move) or not instruction.is_collective:

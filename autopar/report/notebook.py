@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from autopar.report.answer import Answer, history_section
 from autopar.report.brief import brief
 from autopar.report.front import front_section
 from autopar.report.page import html_part, rendered
@@ -20,6 +21,12 @@ def report_html(report: Report) -> str:
 def front_html(reports: Sequence[Report]) -> str:
     """The points of a front as a table."""
     return html_part((front_section(reports),))
+
+
+def session_html(now: Report, answers: Sequence[Answer], start: Report) -> str:
+    """What a plan says first, and under it what was asked so far."""
+    shown = [part for part in brief(now) if part.title.startswith(_SHOWN[:2])]
+    return html_part([*shown, *([history_section(answers, start)] if answers else [])])
 
 
 def line_html(text: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from math import inf
 
 from autopar.backends.known import backend_of
@@ -13,6 +13,7 @@ from autopar.core.placement import StepKind
 from autopar.core.plan import Plan
 from autopar.core.program import ShardedProgram
 from autopar.cost.assemble import placement_choice
+from autopar.cost.exchange_costs import exchange_cost
 from autopar.cost.pricing import Pricing, compiler_of, pack_price
 from autopar.memory.account import Account, Lives, account, lives_of
 from autopar.ops.fusion import materialised, recomputed
@@ -215,7 +216,13 @@ class LimitedSolve:
         pricing = ground.pricing(self.step_kinds)
         router = ground.router(self.step_kinds)
         program = build_program(
-            task.graph, ground.flow, stage, router, pricing.step_cost, pack_price(pricing)
+            task.graph,
+            ground.flow,
+            stage,
+            router,
+            pricing.step_cost,
+            pack_price(pricing),
+            partial(exchange_cost, pricing),
         )
         spent = account_of(task.graph, program, pricing)
         bound = solution.lower_bound
@@ -225,6 +232,7 @@ class LimitedSolve:
             bound,
             step_kinds=self.step_kinds,
             communication_weight=ground.communication_weight,
+            hidden_weight=ground.hidden_weight,
         )
 
         return Planned(

@@ -5,6 +5,9 @@ PYTHON ?= python3
 WORKERS ?= 2
 ARGS ?=
 
+# Hundreds of modules are imported by each of many processes: they are compiled once, whatever the machine asks for.
+unexport PYTHONDONTWRITEBYTECODE
+
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed

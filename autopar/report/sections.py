@@ -265,8 +265,14 @@ def _stages(stages: Stages) -> str:
 
 def show_quality(report: Report) -> str:
     """How far from the best the plan is, at most."""
-    weight = report.communication_weight
-    weighed = "" if weight == 1 else f", communication at {weight:.3g} of its time"
+    weighed = "".join(
+        f", {what} at {weight:.3g} of its time"
+        for what, weight in (
+            ("communication", report.communication_weight),
+            ("what hides", report.hidden_weight),
+        )
+        if weight != 1
+    )
     if report.gap == 0:
         return f"proven the best in the space searched{weighed}"
     gap = format_quantity(report.gap, "percent")

@@ -12,7 +12,8 @@ from autopar.report.diff import (
     placements_section,
     show_change,
 )
-from autopar.report.render import html_part, plain, rich_sections
+from autopar.report.page import html_part
+from autopar.report.render import plain, rich_sections
 from autopar.report.sections import Heading, Section, show_mesh
 from autopar.report.summary import Report
 from autopar.report.units import Quantity, format_quantity

@@ -5,6 +5,9 @@ PYTHON ?= python3
 WORKERS ?= 2
 ARGS ?=
 
+# Hundreds of modules are imported by each of many processes: they are compiled once, whatever the machine asks for.
+unexport PYTHONDONTWRITEBYTECODE
+
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
@@ -34,7 +37,7 @@ test-slow: $(INSTALLED)
 	$(PYTEST) -m 'slow and not netns' $(ARGS)
 
 test-models: $(WITH_MODELS)
-	$(PYTEST) -m models $(or $(ARGS),tests/models)
+	$(PYTEST) -m models $(or $(ARGS),tests/models tests/docs)
 
 test-netns: $(INSTALLED)
 	$(BIN)/python -m pytest -m netns $(or $(ARGS),tests/slow_links)

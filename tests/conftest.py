@@ -53,9 +53,7 @@ def _examples(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of parameters that ask the same, some are quick. The longest test comes first: at the end all workers but one
-    would wait for it.
-    """
+    """Of parameters that ask the same, some are quick."""
     seen = Counter[str]()
     for item in items:
         share = item.get_closest_marker("quick_share")
@@ -65,8 +63,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if seen[name] % share.args[0]:
             item.add_marker(pytest.mark.slow)
         seen[name] += 1
-
-    items.sort(key=lambda item: "test_trade_offs_runs" not in item.nodeid)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -15,7 +15,7 @@ from autopar.core.program import ShardedProgram
 from autopar.cost.assemble import placement_choice
 from autopar.cost.exchange_costs import exchange_cost
 from autopar.cost.pricing import Pricing, compiler_of, pack_price
-from autopar.memory.account import Account, account
+from autopar.memory.account import Account, Lives, account, lives_of
 from autopar.ops.fusion import materialised, recomputed
 from autopar.ops.workspace import workspace_bytes
 from autopar.passes.pipeline import build_program
@@ -232,6 +232,7 @@ class LimitedSolve:
             bound,
             step_kinds=self.step_kinds,
             communication_weight=ground.communication_weight,
+            hidden_weight=ground.hidden_weight,
         )
 
         return Planned(
@@ -306,4 +307,15 @@ def account_of(graph: OpGraph, program: ShardedProgram, pricing: Pricing) -> Acc
         spent,
         peak_memory_bytes=max(counted, compiled.most_bytes),
         set_aside_bytes=compiled.expected_bytes(counted),
+    )
+
+
+def lives_in(graph: OpGraph, program: ShardedProgram) -> Lives:
+    """When a device holds what while it runs `program`, as `account_of` counts it."""
+    return lives_of(
+        program,
+        materialised(graph),
+        graph.donated,
+        recomputed=recomputed(graph),
+        workspace=workspace_bytes,
     )

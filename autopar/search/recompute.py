@@ -330,6 +330,7 @@ class RecomputeSolve(LimitedSolve):
             step_kinds=self.step_kinds,
             recomputed=_recomputed(final.keys),
             communication_weight=self.ground.communication_weight,
+            hidden_weight=self.ground.hidden_weight,
         )
         spent = account_of(final.graph, program, pricing)
         counted = solution.peak

@@ -361,7 +361,7 @@ def _restored(task: Task, plan: Plan) -> Planned:
             f"again."
         )
 
-    task = task.at_weight(plan.communication_weight)
+    task = task.at_weights(plan.communication_weight, plan.hidden_weight)
     whole = task.graph
     ground = task.ground(whole, dataflow(whole), plan.stage.mesh)
     pricing = ground.pricing(plan.step_kinds)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import jax
@@ -14,19 +15,20 @@ from tests.fuzz.case import FuzzCase, Outcome, check, compiled, draw_case
 from tests.fuzz.generate import generate
 from tests.fuzz.shrink import shrink
 
-CASES, PART, QUICK = 180, 15, 15
+CASES, PART, QUICK = 180, 15, 6
 COMPILED = tuple(range(fuzz.COMPILED_FROM, fuzz.COMPILED_FROM + 4))
+BOUNDS = (0, QUICK, *range(PART, CASES + 1, PART))
 PARTS = [
-    pytest.param(first, marks=[pytest.mark.slow] * (first >= QUICK))
-    for first in range(0, CASES, PART)
+    pytest.param(first, end, marks=[pytest.mark.slow] * (first >= QUICK))
+    for first, end in pairwise(BOUNDS)
 ]
 
 
-@pytest.mark.parametrize("first", PARTS)
-def test_interpreted(first: int) -> None:
-    outcomes = {seed: check(draw_case(seed)) for seed in range(first, first + PART)}
+@pytest.mark.parametrize(("first", "end"), PARTS)
+def test_interpreted(first: int, end: int) -> None:
+    outcomes = {seed: check(draw_case(seed)) for seed in range(first, end)}
     assert not {seed: outcome for seed, outcome in outcomes.items() if outcome.verdict == "failed"}
-    assert sum(outcome.verdict == "passed" for outcome in outcomes.values()) >= PART - 3
+    assert sum(outcome.verdict == "passed" for outcome in outcomes.values()) >= end - first - 3
 
 
 @pytest.mark.quick_share(4)

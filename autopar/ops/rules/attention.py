@@ -11,10 +11,10 @@ from typing import NamedTuple
 from autopar.core.graph import OpNode, TensorInfo
 from autopar.core.mesh import DeviceMesh
 from autopar.core.strategy import Strategy
-from autopar.ops.rules.derived import DERIVATION, VJP, derived
+from autopar.ops.rules.derived import DERIVATION, VJP
 from autopar.ops.rules.factor_rule import Dim, Factor, FactorRule
 from autopar.ops.rules.linearity import linear_sets
-from autopar.ops.rules.registry import rule_for, whole
+from autopar.ops.rules.registry import Rule, rule_for, whole
 from autopar.ops.rules.ring import RingTraffic
 from autopar.ops.traits import declare
 
@@ -71,9 +71,9 @@ def attention_rule(op: OpNode) -> FactorRule:
     return _rules(op, names, results, _sizes(shapes["query"], shapes["key"], shapes["value"]))
 
 
-def attention_vjp_rule(op: OpNode) -> FactorRule:
-    """As derived from `attention_rule`; and round a ring, where the gradients asked for are those of q, k and v."""
-    rule = derived(attention_rule)(op)
+def attention_vjp_rule(follows: Rule, op: OpNode) -> FactorRule:
+    """As it `follows` from `attention_rule`; and round a ring, where the gradients of q, k and v are asked for."""
+    rule = follows(op)
     (step, *before) = reversed(op.params[DERIVATION])
     if before or step[:3] != ("vjp", (0, 1, 2), (0,)):
         return rule

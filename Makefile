@@ -37,7 +37,7 @@ test-slow: $(INSTALLED)
 	$(PYTEST) -m 'slow and not netns' $(ARGS)
 
 test-models: $(WITH_MODELS)
-	$(PYTEST) -m models $(or $(ARGS),tests/models)
+	$(PYTEST) -m models $(or $(ARGS),tests/models tests/docs)
 
 test-netns: $(INSTALLED)
 	$(BIN)/python -m pytest -m netns $(or $(ARGS),tests/slow_links)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         semi_auto,
         tie,
     )
+    from autopar.api.explore import Session, explore
     from autopar.api.front import Front, front
     from autopar.api.lint import lint
     from autopar.api.options import PlanOptions
@@ -56,6 +57,7 @@ __all__ = [
     "PlanOptions",
     "SearchOptions",
     "SearchProgress",
+    "Session",
     "SolveOptions",
     "Trainer",
     "Verification",
@@ -68,6 +70,7 @@ __all__ = [
     "data",
     "data_parallel",
     "distributed",
+    "explore",
     "forbid",
     "front",
     "lint",
@@ -92,6 +95,7 @@ _HOMES = {
     "autopar.api.calibrate": "Calibration calibrate",
     "autopar.api.compiled": "Compiled compile plan",
     "autopar.api.constraints": "at data_parallel forbid manual pin replicate semi_auto tie",
+    "autopar.api.explore": "Session explore",
     "autopar.api.front": "Front front",
     "autopar.api.lint": "lint",
     "autopar.api.options": "PlanOptions",

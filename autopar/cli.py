@@ -35,6 +35,7 @@ from autopar.commands.lint import add_lint
 from autopar.commands.source import add_source
 from autopar.commands.tools import Tools
 from autopar.commands.verify import add_verify
+from autopar.core.sizes import exact_bytes
 from autopar.errors import AutoparError, BadArgument
 
 if TYPE_CHECKING:
@@ -197,9 +198,13 @@ def front(
     save: Annotated[
         Path | None, typer.Option(help="directory for the plans, for autopar.Plan.load")
     ] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="write the page of the fastest plan, with the front")
+    ] = None,
 ) -> None:
     """Plan a function for one memory limit after another, and print the fastest plan for each."""
     with _one_line_errors():
+        check_writable(html)
         if save is not None and not save.is_dir():
             raise BadArgument(f"cannot write into {str(save)!r}: there is no such directory")
         given = {
@@ -216,6 +221,8 @@ def front(
             made = search_front(task.fn, *task.args, points=points, **keywords)
         for number, plan in enumerate(made if save is not None else ()):
             plan.save(Path(save or "") / f"plan_{number:02d}.json")
+        if html is not None:
+            made.to_html(html)
         _print(made.report())
 
 
@@ -387,7 +394,8 @@ def _print_last(result: Result) -> None:
     for update in result.updates[-1:]:
         typer.echo(f"update {update.version:6}  loss {update.loss:.4f}, the last")
     moved = result.traffic
-    typer.echo(f"pulled {moved.pulled_bytes} bytes, pushed {moved.pushed_bytes} bytes")
+    pulled = exact_bytes(moved.pulled_bytes)
+    typer.echo(f"pulled {pulled}, pushed {exact_bytes(moved.pushed_bytes)}")
     for restore in result.restores:
         typer.echo(f"a server was lost at update {restore.lost_at}; restored {restore.version}")
 
@@ -483,22 +491,25 @@ def _timed(keywords: dict[str, Any]) -> dict[str, Any]:
 def _print_report(made: Plan, wanted: _Wanted, json: Path | None, html: Path | None) -> None:
     """Writes the files that are asked for, and prints the report unless one of them is standard output."""
     from autopar.report import render
-
-    writers = ((json, render.to_json), (html, render.html))
-    for path, write in writers:
-        if path is not None and path != STANDARD_OUTPUT:
-            path.write_text(write(made.summary), encoding="utf-8")
-
-    printed = [write for path, write in writers if path == STANDARD_OUTPUT]
-    for write in printed:
-        _print(write(made.summary))
-    if printed:
-        return
+    from autopar.report.data import to_json
+    from autopar.report.page import html as to_html
 
     with _one_line_warnings():
         rivals = made.told_rivals(wanted.compare, wanted.details, wanted.layouts)
         prices = made.prices(every=wanted.prices)
         explained = [made.explain(name) for name in wanted.why]
+
+    writers = ((json, to_json), (html, to_html))
+    for path, write in writers:
+        if path is not None and path != STANDARD_OUTPUT:
+            path.write_text(write(made.detailed, rivals), encoding="utf-8")
+
+    printed = [write for path, write in writers if path == STANDARD_OUTPUT]
+    for write in printed:
+        _print(write(made.detailed, rivals))
+    if printed:
+        return
+
     console = Console()
     if console.is_terminal:
         console.print(render.rich_report(made.summary, prices, rivals, wanted.details))

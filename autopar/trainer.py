@@ -20,6 +20,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from autopar._compat import untyped_jax
 from autopar.api.plan import Plan
 from autopar.checkpoint import Checkpoints
+from autopar.core.sizes import rounded_bytes
 from autopar.emit.several import this_process
 from autopar.errors import InvalidOption
 
@@ -160,7 +161,7 @@ class _Log:
         self._restart()
 
         shown = "  ".join([f"step {done}", *(f"{name} {own[name]:.4g}" for name in own)])
-        measured = f"{rate:,.1f} examples/s  wait {wait:.0%}  memory {peak / 1e9:.2f} GB"
+        measured = f"{rate:,.1f} examples/s  wait {wait:.0%}  memory {rounded_bytes(peak)}"
         self._bar.update(self._task, completed=done, description=f"{shown}  {measured}")
         if not (self._bar.console.is_terminal or self._bar.disable):
             self._bar.console.print(f"{shown}  {measured}")

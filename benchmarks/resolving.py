@@ -1,6 +1,6 @@
 """Re-solving: how long does a plan take after one pin, another memory limit or another link, beside the first plan?
 
-    python -m benchmarks.resolving [--layers N ...] [--mesh 8 8,8 ...] [--tight] [--json FILE] [--record]
+    python -m benchmarks.resolving [--layers N ...] [--mesh 8 8,8 ...] [--tight] [--questions] [--json FILE] [--record]
 
 A training step of an unrolled GPT with Adam, in shape only, planned for servers of 8 H100. Timed is all that makes a
 plan that can be used: choices solved and verified, the program built and verified, its time and peak memory accounted
@@ -8,7 +8,9 @@ and compared with the limit, and the summary with objective, bound, every placem
 wall clock and of CPU, once each; of the CPU's those in the solver, in the program with its account, in the summary, and
 the rest (for the first plan: trace, space, prices). Where the plan is proven optimal, a pin that it keeps to already
 needs no solving, nor does a limit that it fits in. "--tight" adds limits of 0.9, 0.5 and 0.3 of the plan's peak. No
-change traces or enumerates strategies again; other links make prices anew.
+change traces or enumerates strategies again; other links make prices anew. "--questions" asks a session
+(`autopar.explore`) the same and more, each timed until its answer is text: a limit that binds, the first and another,
+another mesh and another batch, which are searched anew.
 """
 
 from __future__ import annotations
@@ -45,6 +47,7 @@ PINNED = "state['params']['blocks'][0]['fc1']['kernel']"
 ANOTHER = "state['params']['blocks'][1]['out']['kernel']"
 EVERY = "state['params']['blocks'][*]['fc1']['kernel']"
 TIGHT_TENTHS = (9, 5, 3)
+Ask = Callable[[autopar.Session], object]
 PARTS: tuple[tuple[object, str, str], ...] = (
     (limited_solve, "solve", "solve_s"),
     (MeshContext, "standing", "solve_s"),
@@ -82,7 +85,7 @@ class Row:
         return self.cpu_s - self.solve_s - self.program_s - self.summary_s
 
 
-def measure(layers: int, sizes: Sequence[int], tight: bool) -> Iterator[Row]:
+def measure(layers: int, sizes: Sequence[int], tight: bool, questions: bool) -> Iterator[Row]:
     """The rows of a GPT with this many layers on a mesh of these sizes, each as soon as it is there."""
     model = gpt(layers=layers)
     args = jax.tree.map(
@@ -112,9 +115,13 @@ def measure(layers: int, sizes: Sequence[int], tight: bool) -> Iterator[Row]:
             gap=found[1],
         ), plan
 
-    row, first = timed(
-        "first plan", lambda: autopar.plan(model.step(), *args, cluster=cluster, mesh=mesh)
-    )
+    session: list[autopar.Session] = []
+
+    def explored() -> autopar.Plan:
+        session.append(autopar.explore(model.step(), *args, cluster=cluster, mesh=mesh))
+        return session[0].plan
+
+    row, first = timed("first plan", explored)
     yield row
     assert first is not None
     kept, other = _placements(first)
@@ -132,6 +139,36 @@ def measure(layers: int, sizes: Sequence[int], tight: bool) -> Iterator[Row]:
             changes[f"limit 0.{tenths} of its peak"] = {"memory_limit_bytes": limit * tenths // 10}
     for change, options in changes.items():
         yield timed(change, lambda options=options: first.resolve(**options))[0]
+    if questions:
+        for question, ask in _questions(first, limit).items():
+            yield timed(f"asked: {question}", lambda ask=ask: _answered(session[0], ask))[0]
+
+
+def _questions(plan: autopar.Plan, peak_bytes: int) -> dict[str, Ask]:
+    """What a session about `plan` is asked, in order."""
+    _, other = _placements(plan)
+    names = [f"a{n}" for n in range(2)]
+    another = dict(zip(names, (2, plan.mesh.size // 2), strict=True))
+    return {
+        "pin": lambda s: s.pin(PINNED, other),
+        "forbid": lambda s: s.forbid(ANOTHER, plan.mesh.names[-1]),
+        "undo": lambda s: s.undo(),
+        "links half as fast": lambda s: s.links(0.5),
+        "links as they are": lambda s: s.links(1),
+        "nothing pinned": lambda s: s.release(PINNED),
+        "limit 0.9 of its peak": lambda s: s.limit(peak_bytes * 9 // 10),
+        "limit 0.6 of its peak": lambda s: s.limit(peak_bytes * 6 // 10),
+        "no limit": lambda s: s.limit(None),
+        "another mesh": lambda s: s.mesh(another),
+        "the mesh before": lambda s: s.mesh(None),
+        "twice the batch": lambda s: s.batch(2 * plan.summary.throughput.rows),
+    }
+
+
+def _answered(session: autopar.Session, ask: Ask) -> autopar.Plan:
+    """The plan after a question, once its answer is text."""
+    assert str(ask(session))
+    return session.plan
 
 
 def _placements(plan: autopar.Plan) -> tuple[PartitionSpec, PartitionSpec]:
@@ -185,6 +222,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--layers", type=int, nargs="+", default=[32])
     parser.add_argument("--mesh", nargs="+", default=["8", "8,8"])
     parser.add_argument("--tight", action="store_true")
+    parser.add_argument("--questions", action="store_true")
     parser.add_argument("--json", type=Path)
     add_record_option(parser)
     given = parser.parse_args(arguments)
@@ -193,7 +231,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     rows: list[Row] = []
     for layers in given.layers:
         for mesh in given.mesh:
-            for row in measure(layers, tuple(map(int, mesh.split(","))), given.tight):
+            for row in measure(
+                layers, tuple(map(int, mesh.split(","))), given.tight, given.questions
+            ):
                 console.print(
                     f"{row.layers} layers, mesh {row.mesh}, {row.change}: {row.total_s:.2f} s",
                     style="dim",

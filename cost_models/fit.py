@@ -372,17 +372,12 @@ def _ascending(points: Iterable[tuple[float, float]]) -> tuple[list[float], Floa
 def _pooled(values: Floats) -> Floats:
     """The closest values to these, in logarithms, that do not descend: neighbours that do are averaged.
 
-    Reference: Barlow and Brunk 1972, "The isotonic regression problem and its dual" (pool adjacent violators).
+    Reference: Barlow and Brunk 1972, "The isotonic regression problem and its dual".
     """
-    pools: list[list[float]] = []
-    for value in np.log(np.maximum(values, 1e-12)):
-        pools.append([float(value), 1.0])
-        while len(pools) > 1 and pools[-2][0] > pools[-1][0]:
-            (low, many) = pools.pop(-2)
-            (high, more) = pools.pop()
-            pools.append([(low * many + high * more) / (many + more), many + more])
-    spread = [np.exp(value) for value, count in pools for _ in range(int(count))]
-    return np.where(values > 0, np.array(spread), 0.0) if len(values) else values
+    if not len(values):
+        return values
+    fitted: Any = optimize.isotonic_regression(np.log(np.maximum(values, 1e-12)))
+    return np.where(values > 0, np.exp(fitted.x), 0.0)
 
 
 def _curve(sizes: Sequence[float], seconds: Floats) -> Curve:

@@ -42,6 +42,16 @@ class Overlap:
         """
         return min(1.0, self.communicating_slowdown * (1 - 1 / self.computing_slowdown))
 
+    def together_s(self, computing_s: float, communicating_s: float) -> float:
+        """Seconds until both are done that begin at the same time, given what each takes alone."""
+        if not self.pays:
+            return computing_s + communicating_s
+        both = min(
+            computing_s * self.computing_slowdown, communicating_s * self.communicating_slowdown
+        )
+        left = computing_s - both / self.computing_slowdown
+        return both + left + communicating_s - both / self.communicating_slowdown
+
 
 def slowest_overlap(overlaps: tuple[Overlap | None, ...]) -> Overlap | None:
     """The larger of each slowdown; None if any device does not overlap at all."""

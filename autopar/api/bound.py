@@ -162,7 +162,8 @@ class Bound:
             settings = replace(settings, cluster=cluster, mesh=dict(self.mesh.axes), devices=None)
             target = PlanningTarget.of(settings).cluster
 
-        task = task_of(self.traced, settings, target).at_weight(self.record.communication_weight)
+        weights = self.record.communication_weight, self.record.hidden_weight
+        task = task_of(self.traced, settings, target).at_weights(*weights)
         if cluster is None:
             task = replace(task, make_pricing=self.planned.task.make_pricing)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Unpack, overload
 
 from autopar.api.bound import Bound, leading_arguments, task_of
@@ -19,7 +20,7 @@ from autopar.api.target import PlanningTarget
 from autopar.core.sizes import exact_bytes
 from autopar.errors import InvalidOption, NoFeasiblePlan
 from autopar.report.axes import axes_or_new
-from autopar.report.front import front_section
+from autopar.report.front import front_points, front_section
 from autopar.report.notebook import front_html
 from autopar.report.render import plain, rich_sections
 from autopar.report.units import format_quantity
@@ -75,6 +76,18 @@ class Front:
     def report(self) -> str:
         """The front as text."""
         return plain(rich_sections((front_section([plan.summary for plan in self.points]),)))
+
+    def to_html(self, path: str | Path | None = None, *, compare: bool | None = None) -> str:
+        """The page of the fastest plan (`Plan.to_html`), with the front.
+
+        Raises:
+          NoFeasiblePlan: there is no point.
+          AutoparError: it cannot be written.
+        """
+        if not self.points:
+            raise NoFeasiblePlan("the front has no points, so there is no plan to show")
+        points = front_points([plan.summary for plan in self.points])
+        return self.fastest.to_html(path, compare=compare, front=points)
 
     def __str__(self) -> str:
         return self.report()
@@ -151,13 +164,23 @@ def front(fn: Function, *args: Any, points: int = 10, **keywords: Any) -> Front:
       AutoparError: as `compile`.
       KeyboardInterrupt: interrupted before any plan was found.
     """
+    checked_points(points)
+    options, kwargs = split_options(fn, keywords, without=("dump", "cache"))
+    with Calls(fn, Settings.of(options), None).opened(args, kwargs) as call:
+        return _front(call.pure.fn, call.pure.settings, call.args, call.kwargs, points)
+
+
+def checked_points(points: int) -> int:
+    """`points`.
+
+    Raises:
+      InvalidOption: it is no whole number >= 2.
+    """
     if isinstance(points, bool) or not isinstance(points, int) or points < 2:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidOption(
             f"points is {points!r}: pass how many memory limits to search, a whole number >= 2"
         )
-    options, kwargs = split_options(fn, keywords, without=("dump", "cache"))
-    with Calls(fn, Settings.of(options), None).opened(args, kwargs) as call:
-        return _front(call.pure.fn, call.pure.settings, call.args, call.kwargs, points)
+    return points
 
 
 def _front(

@@ -25,7 +25,6 @@ from autopar.errors import (
     NoStagesWarning,
     PlanFileError,
     SignatureMismatch,
-    TraceError,
     users_level,
 )
 from autopar.microbatch.layers import STAGES, choices_of_stages
@@ -33,7 +32,7 @@ from autopar.operators import KEEP
 from autopar.report.summary import step_time_s
 from autopar.search.alternatives import search_best
 from autopar.search.constraints.part import constraints_of_part
-from autopar.search.overlapped import shortest_step
+from autopar.search.overlapped import Weights, shortest_step
 from autopar.search.search import announced, restore
 from autopar.search.task import Task
 from autopar.trace import (
@@ -52,6 +51,8 @@ from cost_models import Cluster, Overlap
 
 _LEAST_WEIGHT = 0.01
 """Of communicating: it never counts as nothing, as the plan that communicates less is to win among equals."""
+_WEIGHTS = 3
+"""How many of what may hide are tried, at equal steps down to the least."""
 
 
 def make_plan(
@@ -151,11 +152,13 @@ def _searched(
     return Plan.of(replace(bound, settings=settings, planned=best))
 
 
-def weights_of(overlap: Overlap | None) -> tuple[float, ...]:
-    """The weights of communicating that are tried beside 1: what is left of it where all hides, and halfway there."""
+def weights_of(overlap: Overlap | None) -> tuple[Weights, ...]:
+    """The weights that are tried beside 1: of what may hide, less and less, and of all at its least."""
     if overlap is None or not overlap.pays:
         return ()
-    return (1 + overlap.least_weight) / 2, max(overlap.least_weight, _LEAST_WEIGHT)
+    least = max(overlap.least_weight, _LEAST_WEIGHT)
+    hidden = (1 - (1 - least) * part / _WEIGHTS for part in range(1, _WEIGHTS + 1))
+    return *((1.0, weight) for weight in hidden), (least, 1.0)
 
 
 def alternatives(
@@ -212,10 +215,8 @@ def _in_stages(
         try:
             with STAGES(stages):
                 captured = _captured(fn, settings, args, kwargs, keep=keep)
-        except TraceError as error:
-            if not isinstance(error.__cause__, BatchNotCut):
-                raise
-            warnings.warn(str(error.__cause__), NoStagesWarning, stacklevel=users_level())
+        except BatchNotCut as error:
+            warnings.warn(str(error), NoStagesWarning, stacklevel=users_level())
             break
         found.append(_trace(captured, settings, loop_parts=1, stages=stages))
     return found

@@ -133,6 +133,7 @@ class PackedPlan(FileRecord):
     recomputed: tuple[tuple[Index, Index], ...] = ()
     stopped: str = ""
     communication_weight: Annotated[float, Field(gt=0)] = 1.0
+    hidden_weight: Annotated[float, Field(gt=0)] = 1.0
 
     @classmethod
     def of(cls, plan: Plan) -> PackedPlan:
@@ -147,6 +148,7 @@ class PackedPlan(FileRecord):
             recomputed=tuple((one.op, one.before) for one in plan.recomputed),
             stopped=plan.stopped,
             communication_weight=plan.communication_weight,
+            hidden_weight=plan.hidden_weight,
         )
 
     def plan(self) -> Plan:
@@ -164,6 +166,7 @@ class PackedPlan(FileRecord):
             self.stopped,
             self.fingerprint,
             self.communication_weight,
+            self.hidden_weight,
         )
 
 
@@ -183,7 +186,12 @@ def _plan_schema(
     )
 
 
-_USUAL: dict[str, Any] = {"recomputed": [], "stopped": "", "communication_weight": 1.0}
+_USUAL: dict[str, Any] = {
+    "recomputed": [],
+    "stopped": "",
+    "communication_weight": 1.0,
+    "hidden_weight": 1.0,
+}
 """What a file does not say of a plan."""
 # A core Plan in Python, a PackedPlan in JSON.
 PlanField = Annotated[Plan, GetPydanticSchema(_plan_schema)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from autopar._compat import untyped_jax
 from autopar._mesh import ambient_devices
 from autopar.api import plan_file
 from autopar.api.bound import Bound
+from autopar.api.collection import collection_paused
 from autopar.api.figures import Figures
 from autopar.api.options import ClusterLike, checked_devices
 from autopar.api.placing import Maker, abstract, init, place
@@ -35,11 +36,15 @@ from autopar.errors import (
 from autopar.report.brief import Detail
 from autopar.report.compare import Comparison
 from autopar.report.compare import compare as compare_reports
+from autopar.report.data import to_json
 from autopar.report.diff import diff
 from autopar.report.explain import Why, explain, one_input
+from autopar.report.front import FrontPoint
 from autopar.report.notebook import report_html
+from autopar.report.page import html
 from autopar.report.render import text
 from autopar.report.rivals import RivalRow
+from autopar.report.step import with_alternatives
 from autopar.report.summary import Report, step_schedule
 from autopar.report.timeline import Timeline
 from autopar.report.units import format_quantity
@@ -270,6 +275,46 @@ class Plan(Figures):
         is_asked = compare is True or "compare" in details
         is_quick = len(self.bound.traced.graph.ops) <= COMPARED_OPERATORS
         return self.rivals() if is_asked or is_quick else ()
+
+    @cached_property
+    def detailed(self) -> Report:
+        """`summary`, with the alternatives of the operators of a step; without them for a loaded plan."""
+        report = self.summary
+        if report.step is None or not self.is_bound:
+            return report
+        with collection_paused():
+            return replace(report, step=with_alternatives(report.step, self.bound.planned))
+
+    def to_html(
+        self,
+        path: str | Path | None = None,
+        *,
+        compare: bool | None = None,
+        front: Sequence[FrontPoint] = (),
+    ) -> str:
+        """The plan as one HTML page that loads nothing: the step as a graph, in time and in memory, and the report.
+
+        Args:
+          path: where it is written, too.
+          compare: as of `report`.
+          front: the points of a front to show beside it (`Front.to_html` gives its own).
+
+        Raises:
+          AutoparError: it cannot be written.
+        """
+        return _written(path, html(self.detailed, self.told_rivals(compare), front), "page")
+
+    def to_json(self, path: str | Path | None = None, *, compare: bool | None = None) -> str:
+        """All that the page shows as JSON, in seconds and bytes, placements as text and as data.
+
+        Args:
+          path: where it is written, too.
+          compare: as of `report`.
+
+        Raises:
+          AutoparError: it cannot be written.
+        """
+        return _written(path, to_json(self.detailed, self.told_rivals(compare)), "report")
 
     def rivals(self, **layouts: Sequence[Constraint]) -> tuple[RivalRow, ...]:
         """What the layouts that people write by hand would cost on as many devices, within the same memory limit.
@@ -521,6 +566,19 @@ class Plan(Figures):
                 f"{'present' if devices is None else 'given'}. Run it there, or plan again for these."
             )
         return given
+
+
+def _written(path: str | Path | None, text: str, what: str) -> str:
+    """`text`, written to `path` if there is one."""
+    if path is not None:
+        try:
+            Path(path).write_text(text, encoding="utf-8")
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise AutoparError(
+                f"the {what} cannot be written to {path}: {reason}. Choose another path."
+            ) from error
+    return text
 
 
 def compare(this: Plan, other: Plan) -> Comparison:

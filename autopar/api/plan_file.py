@@ -174,7 +174,7 @@ def packed_fields(file: PlanFile) -> dict[str, Any]:
 def to_json(file: PlanFile) -> str:
     """The text of a plan: JSON with sorted keys, one line a field."""
     fields = file.model_dump(mode="json")
-    for name in ("recomputation", "stopped", "errors", "carried", "carry_time_s"):
+    for name in ("recomputation", "stopped", "errors", "carried", "carry_time_s", "donation"):
         if not fields["report"][name]:
             del fields["report"][name]
     lines = (

@@ -17,6 +17,7 @@ from autopar.api.bound import Bound
 from autopar.api.call import ReadCall, is_sharded, leaf_type, put_back, read_call, type_of
 from autopar.api.options import Settings
 from autopar.api.processes import same_everywhere
+from autopar.core.sizes import exact_bytes
 from autopar.emit.several import all_placed, spans_processes
 from autopar.emit.wrap import Keys, of_keys, placements, shardings, tensors, wrap
 from autopar.errors import MovedWarning, users_level
@@ -262,7 +263,7 @@ class Dispatch:
         count = f"{len(moved)} arrays" if len(moved) > 1 else "an array"
         size = sum(leaves[n].nbytes for n in moved)
         warnings.warn(
-            f"{self._name}: {count} of {size:,} bytes came in sharded otherwise than planned and had to be moved "
+            f"{self._name}: {count} of {exact_bytes(size)} came in sharded otherwise than planned and had to be moved "
             f"({runner.show_move(moved[0], leaves[moved[0]])}), as will those of later calls, of which nothing is "
             f"said. Put them there by plan.place, follow the plan whose results they are (follow=), or plan for where "
             f"they lie (shardings='keep').",

@@ -1,4 +1,7 @@
-"""Sizes as people write them: "30GiB" is a number of bytes."""
+"""Sizes as people write them: "30GiB" is a number of bytes.
+
+By hand, as pydantic's ByteSize refuses "1e9" and reads "1,000" as 1 byte, "2.5e+3" as 2.5 exabytes.
+"""
 
 from __future__ import annotations
 

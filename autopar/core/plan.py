@@ -30,9 +30,10 @@ class Plan:
     that `space` describes. `step_kinds` are the redistribution steps that the space allows; () means all. `recomputed`
     is what runs once more: the stage is one of the graph rewritten so (`core.recompute.with_recomputed`).
     `communication_weight` is what a second of communicating counts in the sum: less than 1 where a part of it was held
-    to hide behind computing. `stopped`
-    says what ended the search before its end, "" if nothing did: another run may then find another plan. `fingerprint`
-    is that of the graph where the plan is in a file or comes from one, else "": it takes a pass over the graph.
+    to hide behind computing, and `hidden_weight` what one of what gathers parameters or reduces gradients counts beside
+    another. `stopped` says what ended the search before its end, "" if nothing did: another run may then find another
+    plan. `fingerprint` is that of the graph where the plan is in a file or comes from one, else "": it takes a pass
+    over the graph.
     """
 
     stages: tuple[Stage, ...]
@@ -44,6 +45,7 @@ class Plan:
     stopped: str = ""
     fingerprint: str = ""
     communication_weight: float = 1.0
+    hidden_weight: float = 1.0
 
     @property
     def stage(self) -> Stage:

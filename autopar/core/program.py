@@ -85,7 +85,8 @@ class Move(NamedTuple):
     split or joined where their placements say (`changed_dim`).
 
     An operator's exchange is a Move of role "exchange", which is no instruction: it reads an operand (or makes a
-    result), makes the results, and says by `hop` to whom a permute goes.
+    result), makes the results, and says by `hop` to whom a permute goes. What it sends in each of its `rounds` has one
+    price, that of all of them: what they take longer than the operator's computing beside them.
     """
 
     kind: StepKind
@@ -101,6 +102,7 @@ class Move(NamedTuple):
     source: str = ""
     reason: str = ""
     hop: Hop | None = None
+    rounds: int = 0
 
     @property
     def is_collective(self) -> bool:
@@ -276,4 +278,5 @@ def _line(program: ShardedProgram, instruction: Instruction) -> str:
 
 
 def _exchange(move: Move) -> str:
-    return f"{move.kind}[{','.join(move.axes)}] {move.hop or ''} {move.size_bytes} bytes {move.time_s:.3g} s"
+    often = f" in {move.rounds} rounds" if move.rounds else ""
+    return f"{move.kind}[{','.join(move.axes)}] {move.hop or ''} {move.size_bytes} bytes {move.time_s:.3g} s{often}"

@@ -128,6 +128,16 @@ class RegionTree:
             return path[-1] if path else None
         return path[path.index(region) - 1] if region in path[1:] else None
 
+    def control_towards(self, region: int | None, inner: int | None) -> int | None:
+        """The outermost region inside `region` that `inner` lies in; rematerialised blocks hide nothing."""
+        found = None
+        for outer in self.path(inner):
+            if outer == region:
+                break
+            if self.kind(outer) != "remat":
+                found = outer
+        return found
+
     def loop_around(self, source: int | None, reader: int | None) -> int | None:
         """The outermost loop that `reader` is in and `source` is not: it reads a value from there again and again."""
         if reader is None or reader == source:

@@ -55,7 +55,8 @@ class Exchange:
 
     `axes` stand in mesh order; devices are counted along them, major to minor. `size_bytes` is what one device holds of
     the message before or after, whichever is larger. `tensor` is the operand that is sent (results count on behind the
-    operands). `hop` is given for a permute, and only there.
+    operands). `hop` is given for a permute, and only there. It is sent once; or in each of so many `rounds`, each time
+    beside what the operator computes in that round.
     """
 
     kind: StepKind
@@ -63,15 +64,17 @@ class Exchange:
     size_bytes: int
     tensor: int
     hop: Hop | None = None
+    rounds: int = 0
 
     def __post_init__(self) -> None:
         if self.kind in ("slice", "mask"):
             raise ValueError(f"an operator exchanges by collectives, not by {self.kind}")
         if (self.kind == "permute") != (self.hop is not None):
             raise ValueError(f"an exchange by {self.kind} goes to {self.hop}")
-        if not self.axes or self.size_bytes < 0 or self.tensor < 0:
+        if not self.axes or min(self.size_bytes, self.tensor, self.rounds) < 0:
             raise ValueError(
-                f"an exchange needs axes, and numbers >= 0: {self.axes}, {self.size_bytes}, {self.tensor}"
+                f"an exchange needs axes, and numbers >= 0: {self.axes}, {self.size_bytes}, {self.tensor}, "
+                f"{self.rounds}"
             )
 
 

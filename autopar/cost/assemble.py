@@ -22,6 +22,7 @@ from autopar.core.placement import Placement
 from autopar.core.space import Space
 from autopar.core.strategy import StrategyArrays
 from autopar.cost.buckets import waiting
+from autopar.cost.hiding import may_hide
 from autopar.cost.local_steps import in_loops
 from autopar.cost.pricing import Pricing, arrival_cost, costs_of
 from autopar.cost.tensor_edges import Ints, TensorEdge, TensorEdges, kinds_of, links_of
@@ -163,12 +164,20 @@ class Builder(Usages):
             column[links.target],
             doubled[links.origin],
             doubled[links.copy],
+            self._hides(links),
         )
         first, kind = kinds_of(tuple(key[there] for key in keys))
         examples: list[int] = there[first].tolist()
         matrices = [self._matrix_of(links.links[n]) for n in examples]
 
         return EdgesByMatrix.of(np.stack([u[there], v[there]], axis=1), matrices, kind)
+
+    def _hides(self, links: TensorEdges) -> Ints:
+        """1 for the links whose collectives count as hidden."""
+        if self.router.hidden is self.router:
+            return np.zeros(len(links.links), dtype=np.int64)
+        found = [may_hide(self.graph, link.tensor.id, link.uses) for link in links.links]
+        return np.array(found, dtype=np.int64)
 
     def _slot_nodes(self, links: TensorEdges) -> Ints:
         """The variable that says where a tensor lies, by slot; -1 for results that are literals."""
@@ -311,6 +320,8 @@ class Builder(Usages):
     ) -> Router:
         """What waits for others is shared; what all readers can is done in their loops."""
         router = self.router.of(tensor)
+        if router.hidden is not router and may_hide(self.graph, tensor.id, uses):
+            router = router.hidden
         if weight == 1 and tensor.id in self._waiting:
             return router.shared
         return router.fused if in_loops(self.graph, region, uses) else router

@@ -8,7 +8,7 @@ from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import StepKind
 from autopar.core.regions import LEAVING
 from autopar.cost.local_steps import fused_price
-from autopar.cost.pricing import Pricing, pack_price, shares, turn_price
+from autopar.cost.pricing import Pricing, Weighted, pack_price, shares, turn_price
 from autopar.ops.traits import is_rearrangement
 from autopar.redistribute.route import Router
 from autopar.redistribute.step import StepPrice
@@ -23,11 +23,16 @@ _CLOSED_AT: dict[StepKind, int] = {
 }
 
 
-def router_of(graph: OpGraph, mesh: DeviceMesh, pricing: Pricing) -> Router:
-    """The routes of the tensors of `graph` under `pricing`, alone, shared and fused."""
+def router_of(
+    graph: OpGraph, mesh: DeviceMesh, pricing: Pricing, hidden_weight: float = 1.0
+) -> Router:
+    """The routes of the tensors of `graph` under `pricing`: alone, shared, fused; what hides counts at its weight."""
+    hidden = None
+    if hidden_weight != 1:
+        hidden = router_of(graph, mesh, Weighted(pricing, hidden_weight))
     shared = shared_price(pricing, graph, mesh)
     fused = fused_price(pricing, mesh)
-    return Router(mesh, pricing.step_cost, turn_price(pricing), shared, fused)
+    return Router(mesh, pricing.step_cost, turn_price(pricing), shared, fused, hidden)
 
 
 def shared_price(pricing: Pricing, graph: OpGraph, mesh: DeviceMesh) -> StepPrice:

@@ -17,7 +17,8 @@ from autopar.core.graph import OpGraph, OpNode
 from autopar.core.manual import BORDERS, COLLECTIVES
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import StepKind
-from autopar.core.strategy import Strategy, StrategyArrays
+from autopar.core.strategy import Exchange, Strategy, StrategyArrays
+from autopar.cost.exchange_costs import cost_beside, exchange_cost, joining_s
 from autopar.cost.operators.body import body_time_s
 from autopar.cost.operators.fused import (
     Bounds,
@@ -153,8 +154,9 @@ def costs_of(
 
 def cost_of(pricing: Pricing, op: OpNode, strategy: Strategy) -> float:
     """The cost of running `op` so, its exchanges included."""
-    exchanges = sum(pricing.step_cost(e.kind, e.axes, e.size_bytes) for e in strategy.exchanges)
-    return pricing.op_cost(op, strategy) + exchanges
+    return pricing.op_cost(op, strategy) + sum(
+        exchange_cost(pricing, op, strategy, e) for e in strategy.exchanges
+    )
 
 
 def without_exchanges(op: OpNode, strategies: tuple[Strategy, ...]) -> tuple[Strategy, ...]:
@@ -200,6 +202,10 @@ class Wrapped:
     def step_cost(self, kind: StepKind, axes: tuple[str, ...], size_bytes: int) -> float:
         """As `pricing`."""
         return self.pricing.step_cost(kind, axes, size_bytes)
+
+    def exchange_cost(self, op: OpNode, strategy: Strategy, exchange: Exchange) -> float:
+        """As `pricing`."""
+        return exchange_cost(self.pricing, op, strategy, exchange)
 
     @cached_property
     def turn_cost(self) -> TurnPrice:
@@ -258,6 +264,10 @@ class Weighted(Wrapped):
         cost = self.pricing.step_cost(kind, axes, size_bytes)
         return cost if kind in ("slice", "mask") else self.weight * cost
 
+    def exchange_cost(self, op: OpNode, strategy: Strategy, exchange: Exchange) -> float:
+        """As `pricing`, of what counts."""
+        return self.weight * exchange_cost(self.pricing, op, strategy, exchange)
+
 
 def restricted(pricing: Pricing, step_kinds: tuple[StepKind, ...]) -> Pricing:
     """`pricing` with only these steps; () allows all."""
@@ -310,7 +320,9 @@ class Roofline:
             return host_time_s(size, self.cluster.device)
         if op.body is not None:
             return body_time_s(op, strategy, self.mesh, self.cluster.device)
-        return self.local_work(op, strategy).time_s(self.cluster.device)
+        return self.local_work(op, strategy).time_s(self.cluster.device) + joining_s(
+            op, strategy, self.mesh, self.cluster.device
+        )
 
     def local_work(self, op: OpNode, strategy: Strategy) -> LocalWork:
         """One device's share of `op`, which is not free and no function in one."""
@@ -483,6 +495,10 @@ class Roofline:
             positions = tuple(self.mesh.names.index(axis) for axis in axes)
             self._groups[axes] = group(self.cluster.topology, self.mesh.sizes, positions)
         return collective_time_s(kind, size_bytes, self._groups[axes])
+
+    def exchange_cost(self, op: OpNode, strategy: Strategy, exchange: Exchange) -> float:
+        """Seconds of an exchange; of one in rounds, its share of what these take longer than computing alone."""
+        return cost_beside(self, op, strategy, exchange, self.cluster.device.overlap)
 
     @cached_property
     def turn_cost(self) -> TurnPrice:

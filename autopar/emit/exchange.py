@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import jax
 
@@ -28,6 +29,16 @@ class Exchanger(Protocol):
         """The parts of `split` that all devices have for this one, joined along `joined` in their order."""
         ...
 
+    def repeat(
+        self,
+        first: int,
+        stop: int,
+        step: Callable[[Any, list[Array]], list[Array]],
+        state: list[Array],
+    ) -> list[Array]:
+        """`state` after `step`, which may exchange, for every number from `first` to below `stop`."""
+        ...
+
 
 class InShardMap:
     """Exchanges by JAX's collectives; values must vary over the axes."""
@@ -47,3 +58,13 @@ class InShardMap:
     def all_to_all(self, value: Array, axes: tuple[str, ...], split: int, joined: int) -> Array:
         """As `Exchanger`."""
         return untyped_jax.lax.all_to_all(value, axes, split, joined, tiled=True)
+
+    def repeat(
+        self,
+        first: int,
+        stop: int,
+        step: Callable[[Any, list[Array]], list[Array]],
+        state: list[Array],
+    ) -> list[Array]:
+        """As `Exchanger`."""
+        return untyped_jax.lax.fori_loop(first, stop, step, state) if first < stop else state

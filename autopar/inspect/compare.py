@@ -173,9 +173,10 @@ def _parcels(program: ShardedProgram, move: Move) -> list[Move]:
 def _copies(program: ShardedProgram, move: Move) -> int:
     """How often the compiled program states `move`: an unrolled scan has its body several times.
 
-    `unroll` times in a loop of length // unroll trips, and once for each trip that is left over.
+    `unroll` times in a loop of length // unroll trips, and once for each trip that is left over. What an operator sends
+    in rounds stands beside their loop too, where there is one.
     """
-    count = 1
+    count = 2 if move.rounds > 1 else 1
     for region in map(program.tree.__getitem__, program.tree.path(move.region)):
         if region.kind == "scan":
             payload = cast(Mapping[str, Any], region.payload)

@@ -16,7 +16,7 @@ from autopar.core.program import Compute, Instruction, Ints, Move, ShardedProgra
 from autopar.core.regions import BOUNDARY, LOOPS
 from autopar.core.strategy import Strategy
 from autopar.memory.in_place import in_arguments, kind_of, written_over
-from autopar.ops.exchanged import lengthening, sent_bytes
+from autopar.ops.exchanged import joined_bytes, lengthening, sent_bytes, turns
 from autopar.ops.traits import is_fusible
 
 Bools = NDArray[np.bool_]
@@ -54,6 +54,40 @@ class Account:
         return self.compute_time_s + self.communication_time_s
 
 
+@dataclass(frozen=True, eq=False)
+class Lives:
+    """When a device holds what.
+
+    Arguments and results have memory of their own from beginning to end, as XLA allocates them; a result takes that
+    of a donated argument of its type: of results `taken_bytes` lie so. Value values[n] lives at the instructions
+    start[n] <= position < stop[n]; those of `fixed`, inputs then outputs, are always there. `size` are the bytes of
+    every value, by its number: 0 of what stays in registers or is another under another name. `beside` is what each
+    instruction holds besides operands and results.
+    """
+
+    values: Ints
+    start: Ints
+    stop: Ints
+    size: NDArray[np.int64]
+    beside: NDArray[np.int64]
+    fixed: tuple[int, ...]
+    taken_bytes: int
+
+    @property
+    def fixed_bytes(self) -> int:
+        """What arguments and results take."""
+        return int(self.size[[*self.fixed]].sum()) - self.taken_bytes
+
+    def held(self, which: Bools | None = None) -> NDArray[np.int64]:
+        """The bytes of the values made, or of those of `values` that `which` marks, at each instruction."""
+        marked = slice(None) if which is None else which
+        values = self.values[marked]
+        change = np.zeros(len(self.beside) + 1, dtype=np.int64)
+        np.add.at(change, self.start[marked], self.size[values])
+        np.subtract.at(change, self.stop[marked], self.size[values])
+        return np.cumsum(change[:-1])
+
+
 def account(
     program: ShardedProgram,
     op_cost: OpCost,
@@ -63,15 +97,15 @@ def account(
     recomputed: Collection[int] = (),
     workspace: Workspace = no_workspace,
 ) -> Account:
-    """The account of `program`.
+    """The account of `program`; arguments as of `lives_of`.
 
     Args:
       program: routed (no Convert left).
       op_cost: seconds of an operator under a strategy.
-      in_memory: ids of the tensors that reach memory (`ops.fusion.materialised`).
+      in_memory: ids of the tensors that reach memory.
       donated: positions of the inputs whose memory outputs may take.
-      recomputed: ids of tensors that each reader may compute anew (`ops.fusion.recomputed`).
-      workspace: bytes that an operator takes while it runs, given the local bytes of its operands.
+      recomputed: ids of tensors that each reader may compute anew.
+      workspace: bytes that an operator takes while it runs.
     """
     compute = 0.0
     moving = 0.0
@@ -86,23 +120,31 @@ def account(
         elif isinstance(i, Move):
             compute += program.runs(i) * i.time_s
 
-    peak, peak_at, alive, held = _peak(program, in_memory, donated, recomputed, workspace)
+    lives = lives_of(program, in_memory, donated, recomputed=recomputed, workspace=workspace)
+    peak, peak_at, alive, held = _peak(program, lives)
     return Account(compute, moving + exchanging, peak, peak_at, alive, held)
 
 
-def _peak(
+def lives_of(
     program: ShardedProgram,
     in_memory: Collection[int],
-    donated: Sequence[int],
-    recomputed: Collection[int],
-    workspace: Workspace,
-) -> tuple[int, int, tuple[int, ...], tuple[int, ...]]:
-    """The largest sum of bytes held, where it is reached and by what; what is held while each instruction runs.
+    donated: Sequence[int] = (),
+    *,
+    recomputed: Collection[int] = (),
+    workspace: Workspace = no_workspace,
+) -> Lives:
+    """When a device holds what while it runs `program`.
 
-    Arguments and results have memory of their own from beginning to end, as XLA allocates them; a result takes that
-    of a donated argument of its type. Any other value lives from the instruction that makes it to its last use, one
-    that stays in registers takes nothing but keeps its operands alive until it is used. The results of a bucket are
-    parts of its flat buffer. What is written over another value takes its memory (`memory.in_place`).
+    A value lives from the instruction that makes it to its last use; one that stays in registers takes nothing but
+    keeps its operands alive until it is used. The results of a bucket are parts of its flat buffer. What is written
+    over another value takes its memory (`memory.in_place`).
+
+    Args:
+      program: routed (no Convert left).
+      in_memory: ids of the tensors that reach memory (`ops.fusion.materialised`).
+      donated: positions of the inputs whose memory outputs may take.
+      recomputed: ids of tensors that each reader may compute anew (`ops.fusion.recomputed`).
+      workspace: bytes that an operator takes while it runs, given the local bytes of its operands.
     """
     registers = _registers(program, in_memory)
     aliases, early = _other_names(program, registers)
@@ -111,23 +153,29 @@ def _peak(
     size[[*program.values]] = [*map(program.device_bytes, program.values)]
     size[registers | aliases | early] = 0
     size[in_arguments(program, over, donated)] = 0
-    before = int(size[[*program.inputs, *program.outputs]].sum()) - _taken_over(program, donated)
-    values, start, stop = _alive(program, last, over)
-    change = np.zeros(len(program.instructions) + 1, dtype=np.int64)
-    np.add.at(change, start, size[values])
-    np.subtract.at(change, stop, size[values])
+
     sizes: list[int] = size.tolist()
-    beside = [
-        _beside(program.mesh, instruction, sizes, workspace) for instruction in program.instructions
-    ]
-    held = before + np.cumsum(change[:-1]) + np.array(beside, dtype=np.int64)
+    beside = [_beside(program.mesh, one, sizes, workspace) for one in program.instructions]
+    return Lives(
+        *_alive(program, last, over),
+        size,
+        np.array(beside, dtype=np.int64),
+        (*program.inputs, *program.outputs),
+        _taken_over(program, donated),
+    )
+
+
+def _peak(
+    program: ShardedProgram, lives: Lives
+) -> tuple[int, int, tuple[int, ...], tuple[int, ...]]:
+    """The largest sum of bytes held, where it is reached and by what; what is held while each instruction runs."""
+    before = lives.fixed_bytes
+    held = before + lives.held() + lives.beside
     peak_at = int(held.argmax()) if held.max(initial=before) > before else -1
     peak = before if peak_at < 0 else int(held[peak_at])
-    alive = {
-        *values[(start <= peak_at) & (peak_at < stop)].tolist(),
-        *program.inputs,
-        *program.outputs,
-    }
+    is_alive = (lives.start <= peak_at) & (peak_at < lives.stop)
+    alive = {*lives.values[is_alive].tolist(), *lives.fixed}
+    sizes: list[int] = lives.size.tolist()
 
     return (
         peak,
@@ -198,17 +246,21 @@ def _beside(
     lengthened over, if it is.
     """
     if isinstance(instruction, Compute):
-        held = workspace(instruction.op, [size[value] for value in instruction.ins])
+        op = instruction.op
+        strategy = instruction.strategy
+        held = workspace(op, [size[value] for value in instruction.ins])
         if not instruction.exchanges:
             return held
-        beside = lengthening(instruction.op, instruction.strategy, mesh)
+
+        beside = lengthening(op, strategy, mesh)
         copies = {
             (instruction.ins[e.tensor], e.axes) for e in beside if e.tensor < len(instruction.ins)
         }
         return (
             held
             + sum(size[value] for value, _ in copies)
-            + sent_bytes(instruction.op, instruction.exchanges)
+            + sent_bytes(op, instruction.exchanges)
+            + (joined_bytes(op, strategy, mesh) if turns(strategy) else 0)
         )
 
     if not isinstance(instruction, Move) or not instruction.is_collective:

@@ -12,6 +12,8 @@ from autopar.core.placement import StepKind
 from autopar.core.strategy import Exchange, Strategy
 from autopar.ops.traits import traits_of
 
+_FLOAT32_BYTES = 4
+
 
 class Sent(Protocol):
     """A collective, as a strategy or a program has it."""
@@ -30,9 +32,10 @@ class Sent(Protocol):
 def lengthening(op: OpNode, strategy: Strategy, mesh: DeviceMesh) -> tuple[Exchange, ...]:
     """The exchanges whose results are put beside the elements of a shard, on a copy of which the operator runs.
 
-    Where it only moves elements from shard to shard of one size, what was sent and what stayed are the result.
+    Where it only moves elements from shard to shard of one size, what was sent and what stayed are the result. What
+    is sent in rounds is used and sent on.
     """
-    if op.kind in COLLECTIVES:
+    if op.kind in COLLECTIVES or turns(strategy):
         return ()
     if traits_of(op.kind).keeps_shards:
         before = strategy.ins[0].local_shape(op.ins[0].shape, mesh)
@@ -65,6 +68,19 @@ def message_bytes(sent: Iterable[Sent]) -> int:
 def rounds(op: OpNode, strategy: Strategy) -> int:
     """How often a device does its share of the work: a sort among devices sorts every shard four times."""
     return 4 if op.kind == "sort" and strategy.exchanges else 1
+
+
+def turns(strategy: Strategy) -> int:
+    """In how many rounds beside the first what is sent is computed with: 0 where nothing goes round."""
+    return max((exchange.rounds for exchange in strategy.exchanges), default=0)
+
+
+def joined_bytes(op: OpNode, strategy: Strategy, mesh: DeviceMesh) -> int:
+    """What a round reads and writes to add its results to what is known, in float32."""
+    return sum(
+        placement.local_size(tensor.shape, mesh) * (2 * _FLOAT32_BYTES + tensor.itemsize)
+        for tensor, placement in zip(op.outs, strategy.outs, strict=True)
+    )
 
 
 def laid_out_bytes(op: OpNode, strategy: Strategy, mesh: DeviceMesh) -> int:

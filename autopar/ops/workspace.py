@@ -9,7 +9,7 @@ from autopar.core.dataflow import uses_of
 from autopar.core.graph import OpGraph, OpNode
 from autopar.core.mesh import DeviceMesh
 from autopar.core.strategy import Strategy
-from autopar.ops.exchanged import lengthening, sent_bytes
+from autopar.ops.exchanged import joined_bytes, lengthening, sent_bytes, turns
 from autopar.ops.fusion import materialised
 from autopar.ops.rules.attention import ATTENTION, BACKWARD, slowest
 
@@ -61,11 +61,13 @@ def beside_bytes(op: OpNode, strategy: Strategy, mesh: DeviceMesh, read: Sequenc
         if e.tensor < len(sizes)
     }
     around = sum(lengthened.values()) + sent_bytes(op, strategy.exchanges)
-    return workspace_bytes(op, sizes) + around + _second_bytes(op, strategy, mesh)
+    return workspace_bytes(op, sizes) + around + second_bytes(op, strategy, mesh)
 
 
-def _second_bytes(op: OpNode, strategy: Strategy, mesh: DeviceMesh) -> int:
-    """Results of attention for the keys before a device's queries, which those for the keys beside them join."""
+def second_bytes(op: OpNode, strategy: Strategy, mesh: DeviceMesh) -> int:
+    """Results for a part of the keys, which join those for the others: in float32 where blocks of keys go round."""
+    if turns(strategy):
+        return joined_bytes(op, strategy, mesh)
     if slowest(op, strategy, mesh) == 1:
         return 0
     placed = zip(op.outs, strategy.outs, strict=True)

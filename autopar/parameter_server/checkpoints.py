@@ -13,6 +13,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
@@ -126,8 +127,10 @@ def _write(path: Path, write: Callable[[IO[bytes]], object]) -> None:
             os.fsync(file.fileno())
         beside.replace(path)
         _sync(path.parent)
+
     except OSError as error:
-        beside.unlink(missing_ok=True)
+        with suppress(OSError):
+            beside.unlink()
         raise ParameterServerError(f"cannot write {path}: {error}") from error
 
 

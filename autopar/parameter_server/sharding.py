@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil
 
+from autopar.core.sizes import exact_bytes
 from autopar.errors import ServerFull
 
 PIECES_PER_SERVER = 2
@@ -93,11 +94,11 @@ def _full(
     leaves: Sequence[Leaf],
 ) -> str:
     servers = ", ".join(
-        f"server {n} holds {bytes_} of {most} bytes"
+        f"server {n} holds {exact_bytes(bytes_)} of {exact_bytes(most or 0)}"
         for n, (bytes_, most) in enumerate(zip(held, capacities, strict=True))
     )
     total = sum(leaf.held_bytes for leaf in leaves)
     return (
-        f"{shard.key} takes {size} bytes with the optimizer's state, and no server has room: {servers}. All parameters "
-        f"take {total} bytes. Start more servers, or raise their memory_limit_bytes"
+        f"{shard.key} takes {exact_bytes(size)} with the optimizer's state, and no server has room: {servers}. All "
+        f"parameters take {exact_bytes(total)}. Start more servers, or raise their memory_limit_bytes"
     )

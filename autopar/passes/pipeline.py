@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from autopar.core.dataflow import Dataflow
-from autopar.core.graph import OpGraph
+from autopar.core.graph import OpGraph, OpNode
 from autopar.core.plan import Stage
 from autopar.core.program import ShardedProgram
+from autopar.core.strategy import Exchange, Strategy
 from autopar.cost.buckets import waiting
 from autopar.errors import InvalidOption, ProgramError
 from autopar.passes.fuse_collectives import FuseCollectives
 from autopar.passes.insert_redistribution import InsertRedistribution
 from autopar.passes.lower import lower
 from autopar.passes.mark_mirror import MarkMirror
-from autopar.passes.price_exchanges import PriceExchanges
+from autopar.passes.price_exchanges import ExchangePrice, PriceExchanges
 from autopar.passes.sink_all_reduce import SinkAllReduce
 from autopar.passes.verify import verify
 from autopar.redistribute.route import Router
@@ -37,16 +39,24 @@ class Pass(Protocol):
 
 
 def passes(
-    graph: OpGraph, router: Router, price: StepPrice, pack: PackPrice = no_pack
+    graph: OpGraph,
+    router: Router,
+    price: StepPrice,
+    pack: PackPrice = no_pack,
+    exchange: ExchangePrice | None = None,
 ) -> tuple[Pass, ...]:
-    """The passes of every plan, in order."""
+    """The passes of every plan, in order; without a price of exchanges nothing hides any of them."""
     return (
         InsertRedistribution(router, waiting(graph)),
-        PriceExchanges(price),
+        PriceExchanges(exchange or partial(_in_full, price)),
         SinkAllReduce(),
         MarkMirror(graph),
         FuseCollectives(price, pack=pack),
     )
+
+
+def _in_full(price: StepPrice, _op: OpNode, _strategy: Strategy, exchange: Exchange) -> float:
+    return max(1, exchange.rounds) * price(exchange.kind, exchange.axes, exchange.size_bytes)
 
 
 def program_states(
@@ -56,12 +66,13 @@ def program_states(
     router: Router,
     price: StepPrice,
     pack: PackPrice = no_pack,
+    exchange: ExchangePrice | None = None,
 ) -> tuple[tuple[str, ShardedProgram], ...]:
     """The program of `stage` after lowering and after every pass, with the pass's name; each verified."""
     program = lower(graph, flow, stage)
     _verify("lower", program)
     states = [("lower", program)]
-    for step in passes(graph, router, price, pack):
+    for step in passes(graph, router, price, pack, exchange):
         before = program
         program = step.apply(program)
         _verify(step.name, program, before)
@@ -83,6 +94,7 @@ def build_program(
     router: Router,
     price: StepPrice,
     pack: PackPrice = no_pack,
+    exchange: ExchangePrice | None = None,
 ) -> ShardedProgram:
     """The program of `stage` as it runs, verified.
 
@@ -90,12 +102,14 @@ def build_program(
       ProgramError: if it is not valid; it says after which pass it was not.
     """
     program = lower(graph, flow, stage)
-    for step in passes(graph, router, price, pack):
+    for step in passes(graph, router, price, pack, exchange):
         program = step.apply(program)
     try:
         verify(program)
     except ProgramError:
-        program_states(graph, flow, stage, router, price, pack)  # raises where it went wrong first
+        program_states(
+            graph, flow, stage, router, price, pack, exchange
+        )  # raises where it went wrong first
         raise
     return program
 

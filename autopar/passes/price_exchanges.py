@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from autopar.core.graph import OpNode
 from autopar.core.manual import COLLECTIVES
 from autopar.core.program import Compute, Instruction, Move, ShardedProgram
-from autopar.core.strategy import NEXT, PREVIOUS, Exchange
-from autopar.redistribute.step import StepPrice
+from autopar.core.strategy import NEXT, PREVIOUS, Exchange, Strategy
+
+ExchangePrice = Callable[[OpNode, Strategy, Exchange], float]
+"""What one exchange of an operator costs under a strategy, in all its rounds."""
 
 
 @dataclass(frozen=True)
 class PriceExchanges:
     """Gives every operator the moves that its strategy's exchanges are, priced by `price`."""
 
-    price: StepPrice
+    price: ExchangePrice
     name: str = "price_exchanges"
 
     def apply(self, program: ShardedProgram) -> ShardedProgram:
@@ -40,12 +44,13 @@ class PriceExchanges:
             (value,),
             _served(compute, exchange) if value in compute.ins else (value,),
             exchange.size_bytes,
-            self.price(exchange.kind, exchange.axes, exchange.size_bytes),
+            self.price(compute.op, compute.strategy, exchange),
             "exchange",
             region=compute.region,
             source=compute.op.source,
             reason=f"the function's own {named}" if named else f"inside {compute.op.kind}{where}",
             hop=exchange.hop,
+            rounds=exchange.rounds,
         )
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from itertools import groupby
 from typing import NamedTuple
 
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from autopar.core.program import Compute, Convert, Instruction, Move, ShardedProgram
 from autopar.memory.account import OpCost
+from autopar.passes.issue_order import in_issue_order
 from cost_models import Item, Overlap, Timing, simulate
 
 Bytes = NDArray[np.int64]
@@ -88,6 +90,8 @@ def schedule(
         place or ends behind it.
     """
     held = np.asarray(held_bytes, dtype=np.int64)
+    if overlap is not None and held.size:
+        program, held = in_issue_order(program, held)
     made = _Maker(program, op_cost, overlap, held.max(initial=0) - held)
     block = made.block(range(len(program.instructions)), None)
     return StepSchedule(block.events, block.spans, block.time_s, block.slowed_s)
@@ -177,7 +181,7 @@ class _Maker:
         else:
             windows = {n: _Window(n, n + 1) for n in moves}
 
-        pieces = list(self._pieces(units))
+        pieces = _queued(units, windows, list(self._pieces(units)))
         timing = simulate(_items(units, windows, pieces), self.overlap)
         return self._timed(units, pieces, timing)
 
@@ -189,7 +193,8 @@ class _Maker:
             return
 
         for inner, group in groupby(
-            positions, key=lambda n: self._inner(self._at(n).region, region)
+            positions,
+            key=lambda n: self.program.tree.control_towards(region, self._at(n).region),
         ):
             members = list(group)
             if inner is None:
@@ -209,17 +214,6 @@ class _Maker:
         instruction = self.program.instructions[position]
         assert not isinstance(instruction, Convert)
         return instruction
-
-    def _inner(self, region: int | None, around: int | None) -> int | None:
-        """The outermost region inside `around` that `region` lies in; rematerialised blocks do not count."""
-        tree = self.program.tree
-        found = None
-        for outer in tree.path(region):
-            if outer == around:
-                break
-            if tree.kind(outer) != "remat":
-                found = outer
-        return found
 
     def _open_windows(self, units: Sequence[_Unit], moves: Sequence[int]) -> Windows:
         """When each collective may be issued and has to have ended, in the order of the program.
@@ -334,32 +328,105 @@ class _Piece(NamedTuple):
     time_s: float
 
 
+def _queued(units: Sequence[_Unit], windows: Windows, pieces: Sequence[_Piece]) -> list[_Piece]:
+    """The pieces in the order of both streams: of the collectives that may run next, the one that is needed first does.
+
+    Which those are is seen from the times of all pieces with nothing beside them.
+    """
+    issued: dict[int, list[_Piece]] = {}
+    of_unit: dict[int, list[_Piece]] = {}
+    for piece in pieces:
+        if piece.communicates and piece.unit in windows:
+            issued.setdefault(windows[piece.unit].issued, []).append(piece)
+        else:
+            of_unit.setdefault(piece.unit, []).append(piece)
+
+    queue = _Queue(windows)
+    for n, unit in enumerate(units):
+        for piece in issued.get(n, ()):
+            queue.issue(piece)
+        queue.await_those(lambda piece, n=n: windows[piece.unit].needed <= n)
+        if unit.is_barrier:
+            queue.await_those(lambda piece, n=n: piece.unit < n)
+        for piece in of_unit.get(n, ()):
+            queue.compute(piece, alone=piece.communicates or unit.is_barrier)
+
+    queue.await_those(lambda _: True)
+    return queue.order
+
+
+@dataclass(eq=False)
+class _Queue:
+    """Two streams while their order is found: until when each is busy, and what is issued, needed first on top."""
+
+    windows: Windows
+    order: list[_Piece] = field(default_factory=list["_Piece"])
+    _waiting: list[tuple[int, int, float, _Piece]] = field(
+        default_factory=list[tuple[int, int, float, "_Piece"]]
+    )
+    _computing_s: float = 0.0
+    _communicating_s: float = 0.0
+
+    def issue(self, piece: _Piece) -> None:
+        """From now on the collective may run."""
+        entry = (self.windows[piece.unit].needed, piece.unit, self._computing_s, piece)
+        heappush(self._waiting, entry)
+
+    def await_those(self, due: Callable[[_Piece], bool]) -> None:
+        """Runs what has been issued until all that is `due` has ended, and lets computing wait for it."""
+        left = sum(due(entry[-1]) for entry in self._waiting)
+        while left:
+            left -= due(self._run_next())
+            self._computing_s = max(self._computing_s, self._communicating_s)
+
+    def compute(self, piece: _Piece, *, alone: bool) -> None:
+        """Runs a piece of computing, beside it what has been issued; none if it needs both streams."""
+        if alone:
+            self._computing_s = max(self._computing_s, self._communicating_s)
+        self.order.append(piece)
+        self._computing_s += piece.time_s
+        if alone:
+            self._communicating_s = self._computing_s
+        while self._waiting and self._communicating_s < self._computing_s:
+            self._run_next()
+
+    def _run_next(self) -> _Piece:
+        _, _, issued_s, piece = heappop(self._waiting)
+        self._communicating_s = max(self._communicating_s, issued_s) + piece.time_s
+        self.order.append(piece)
+        return piece
+
+
 def _items(units: Sequence[_Unit], windows: Windows, pieces: Sequence[_Piece]) -> list[Item]:
     """The pieces as items of the simulation, each after what it waits for on the other stream."""
-    computed: list[int] = []  # for each unit, the last item of computing in those before it
-    # for each unit, the last collective that has to have ended before it
-    needed = [-1] * (len(units) + 1)
-    items: list[Item] = []
+    needed = [-1] * (
+        len(units) + 1
+    )  # by unit, the last collective that has to have ended before it
+    seen = 0  # of these the units looked at
     awaited = -1
-    computing = -1
+    computed: list[int] = []  # the items of computing, and their units
+    units_of: list[int] = []
+    items: list[Item] = []
     for position, (n, one, communicates, time_s) in enumerate(pieces):
-        if n == len(computed):
-            computed.append(computing)
-            awaited = max(awaited, needed[n])
-        if not communicates:
+        window = windows.get(n) if communicates else None
+        if window is not None:
+            before = bisect_left(units_of, window.issued)
+            items.append(Item("communication", time_s, computed[before - 1] if before else -1))
+            needed[window.needed] = position
+            continue
+
+        awaited = max([awaited, *needed[seen : n + 1]])
+        seen = n + 1
+        if communicates:
+            items.append(Item("communication", time_s, computed[-1] if computed else -1))
+            awaited = position
+        else:
             is_barrier = one is None and units[n].is_barrier
             items.append(
                 Item("both", time_s) if is_barrier else Item("computation", time_s, awaited)
             )
-            computing = position
-            continue
-        window = windows.get(n)
-        if window is None:
-            items.append(Item("communication", time_s, computing))
-            awaited = position
-        else:
-            items.append(Item("communication", time_s, computed[window.issued]))
-            needed[window.needed] = position
+            computed.append(position)
+            units_of.append(n)
 
     return items
 

@@ -203,11 +203,12 @@ def _verify_exchanges(program: ShardedProgram, where: str, compute: Compute) -> 
             )
 
     expected = [
-        (e.kind, e.axes, (values[e.tensor],), e.size_bytes, e.hop)
+        (e.kind, e.axes, (values[e.tensor],), e.size_bytes, e.hop, e.rounds)
         for e in compute.strategy.exchanges
     ]
     listed = [
-        (move.kind, move.axes, move.ins, move.size_bytes, move.hop) for move in compute.exchanges
+        (move.kind, move.axes, move.ins, move.size_bytes, move.hop, move.rounds)
+        for move in compute.exchanges
     ]
     if compute.exchanges and listed != expected:
         raise ProgramError(

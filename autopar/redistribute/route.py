@@ -80,7 +80,7 @@ class Router:
     A step whose price is infinite does not exist. The cost is 0 from a placement to itself and obeys the triangle
     inequality; where prices do not fall as bytes grow, costs do not either. `shared` has the routes of what shares its
     collectives with others, at the price of that, and `fused` those to readers that take local steps into their loops;
-    without such a price each is this one.
+    without such a price each is this one. `hidden` has those of what runs beside computing: without it, this one too.
     """
 
     def __init__(
@@ -90,8 +90,10 @@ class Router:
         turn: TurnPrice = no_turn,
         shared: StepPrice | None = None,
         fused: StepPrice | None = None,
+        hidden: Router | None = None,
     ) -> None:
         self.mesh = mesh
+        self.hidden = self if hidden is None else hidden
         self.shared = self if shared is None else Router(mesh, shared, turn)
         self.fused = self if fused is None else Router(mesh, fused, turn)
         self._price = price
@@ -116,8 +118,9 @@ class Router:
                 None if other is self else _barred(other._price, barred)
                 for other in (self.shared, self.fused)
             ]
+            hidden = None if self.hidden is self else self.hidden.without(barred)
             self._without[barred] = Router(
-                self.mesh, _barred(self._price, barred), self._turn, *prices
+                self.mesh, _barred(self._price, barred), self._turn, *prices, hidden
             )
         return self._without[barred]
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
 from autopar.core.program import Compute, Move, ShardedProgram
+from autopar.core.recompute import with_recomputed
 from autopar.passes.schedule import StepSchedule
 from autopar.search.task import Planned
 
@@ -45,15 +46,15 @@ class _Sums:
 def block_rows(planned: Planned, step: StepSchedule) -> tuple[BlockRow, ...]:
     """The blocks of a step: by phase, those that come most often first."""
     program = planned.program
-    keys = _keys(planned)
-    owners = _owners(program)
+    keys = phases_and_counts(planned)
+    owners = owners_of(program)
     found: dict[tuple[str, int], _Sums] = defaultdict(_Sums)
     for event in step.events:
         one = event.instruction
         if isinstance(one, Compute):
             sums = found[keys[one.op.id]]
             sums.compute_s += event.time_s * event.runs
-            for name in _FUNCTION.findall(one.op.source)[-1:]:
+            for name in function_of(one.op.source):
                 sums.functions[name] += event.time_s * event.runs
         else:
             owner = owners.get(one.outs[0]) if one.outs else None
@@ -74,21 +75,42 @@ def _row(phase: str, count: int, sums: _Sums) -> BlockRow:
     return BlockRow(name, phase, count, sums.compute_s, sums.communication_s, sums.exposed_s)
 
 
-def _keys(planned: Planned) -> Mapping[int, tuple[str, int]]:
+def function_of(source: str) -> list[str]:
+    """The function in which a line of source stands ("model.py:41 (mlp)"), if that is known."""
+    return _FUNCTION.findall(source)[-1:]
+
+
+def phases_and_counts(planned: Planned) -> Mapping[int, tuple[str, int]]:
     """The phase of every operator, and how often what it belongs to comes in a step."""
     graph = planned.graph
-    copies = Counter(graph.repeats)
+    places = places_of(planned)
+    copies = Counter(places)
 
     def key(op_id: int) -> tuple[str, int]:
         op = graph.ops[op_id]
-        count = round(copies[graph.repeats[op_id]] * graph.tree.weight(op.region))
+        count = round(copies[places[op_id]] * graph.tree.weight(op.region))
         phase = op.phase if op.recomputes is None else "recompute"
         return phase, count if count >= _FEW else 1
 
     return {op.id: key(op.id) for op in graph.ops}
 
 
-def _owners(program: ShardedProgram) -> Mapping[int, int]:
+def places_of(planned: Planned) -> Sequence[object]:
+    """The place of every operator in what repeats, as layers do; of one that runs once more, that of its original.
+
+    What is computed once more stands where it is needed, not in every layer at the same place.
+    """
+    graph = planned.task.graph
+    if planned.rewritten is None:
+        return graph.repeats
+    keys = with_recomputed(graph, planned.plan.recomputed).keys
+    return [
+        (key[0], graph.repeats[key[1]]) if isinstance(key[1], int) and key[0] != "slice" else key
+        for key in keys
+    ]
+
+
+def owners_of(program: ShardedProgram) -> Mapping[int, int]:
     """The operator that each moved value is for: its first reader, or the one that made it where none reads it."""
     found = _readers(program)
     for one in program.instructions:

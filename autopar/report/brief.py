@@ -59,10 +59,10 @@ def brief(
     )
 
 
-def full(report: Report) -> tuple[Section, ...]:
-    """All that `report` says, in reading order."""
+def full(report: Report, rivals: Sequence[RivalRow] = ()) -> tuple[Section, ...]:
+    """All that `report` says, in reading order; `rivals` where they are known."""
     return (
-        _head(report, ()),
+        _head(report, rivals),
         _summary(report),
         *([_blocks(report)] if report.blocks else []),
         memory_section(report),

@@ -14,7 +14,7 @@ TOLD_APART = 0.9
 _LARGEST = 3
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison:
     """The step times of two plans, their difference, and one standard error of that.
 
@@ -44,6 +44,11 @@ class Comparison:
         """Whether the model can tell which of them is faster."""
         return self.confidence >= TOLD_APART
 
+    def __repr__(self) -> str:
+        this, other = (format_quantity(time, "time") for time in (self.this_s, self.other_s))
+        sure = format_quantity(self.confidence, "percent")
+        return f"Comparison(this {this}, other {other}, told apart with a probability of {sure})"
+
     def _repr_html_(self) -> str:
         from autopar.report.notebook import (
             line_html,  # late: what renders a report reads this module
@@ -52,17 +57,21 @@ class Comparison:
         return line_html(str(self))
 
     def __str__(self) -> str:
-        this, other, gap, error = (
+        return self.told("this", "other")
+
+    def told(self, this: str, other: str) -> str:
+        """The comparison in a sentence, the two plans by these names."""
+        own_s, other_s, gap, error = (
             format_quantity(time, "time")
             for time in (self.this_s, self.other_s, abs(self.difference_s), self.error_s)
         )
-        times = f"this {this}, other {other}: {gap} apart, with a standard error of {error}"
+        times = f"{this} {own_s}, {other} {other_s}: {gap} apart, with a standard error of {error}"
         if self.difference_s == 0 and self.error_s == 0:
             return f"{times}: as fast as each other."
         if not self.is_told_apart:
             due = f" (mostly of {', '.join(self.sources[:_LARGEST])})" if self.sources else ""
             return f"{times}{due}: within the model's error, measure both."
-        faster = "this" if self.difference_s > 0 else "other"
+        faster = this if self.difference_s > 0 else other
         return f"{times}: {faster} is faster, with a probability of {format_quantity(self.confidence, 'percent')}."
 
 

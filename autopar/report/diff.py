@@ -7,6 +7,7 @@ from dataclasses import replace
 from textwrap import fill
 
 from autopar.report.compare import compare
+from autopar.report.folding import fold
 from autopar.report.groups import group_tensors
 from autopar.report.render import WIDTH, plain, rich_sections
 from autopar.report.sections import Heading, Section, show_axes, show_mesh
@@ -14,6 +15,9 @@ from autopar.report.summary import CollectiveRow, Report, TensorRow
 from autopar.report.units import Quantity, format_quantity
 
 _ABSENT = "-"
+_SIDES = ("this", "other")
+Sides = tuple[str, str]
+"""What the two plans are called."""
 _Figure = tuple[str, Quantity, Callable[[Report], float]]
 
 _FIGURES: tuple[_Figure, ...] = (
@@ -35,9 +39,9 @@ def diff(a: Report, b: Report) -> str:
     parts = (
         _settings(a, b),
         _costs(a, b),
-        _placements("Inputs", a.inputs, b.inputs),
-        _placements("Outputs", a.outputs, b.outputs),
-        _collectives(a, b),
+        placements_section("Inputs", a.inputs, b.inputs, _SIDES),
+        placements_section("Outputs", a.outputs, b.outputs, _SIDES),
+        collectives_section(a, b, _SIDES),
     )
     shown = [part for part in parts if part.rows]
     if not shown:
@@ -77,35 +81,45 @@ def _costs(a: Report, b: Report) -> Section:
         left = figure(a)
         right = figure(b)
         if left != right:
-            change = _change(left, right) if kind != "percent" else ""
+            change = show_change(left, right) if kind != "percent" else ""
             rows.append((name, format_quantity(left, kind), format_quantity(right, kind), change))
     return Section("Costs", _columns("", "this", "other", "change", right=1), tuple(rows))
 
 
-def _change(left: float, right: float) -> str:
+def show_change(left: float, right: float) -> str:
+    """By which share of it `left` became `right`: "+3.1 %"; "" where it was nothing."""
     if left == 0:
         return ""
     change = format_quantity(right / left - 1, "percent")
     return change if right < left else f"+{change}"
 
 
-def _placements(title: str, a: Sequence[TensorRow], b: Sequence[TensorRow]) -> Section:
+def placements_section(
+    title: str, a: Sequence[TensorRow], b: Sequence[TensorRow], sides: Sides
+) -> Section:
     """Tensors whose type or placement differ, or that only one has. Grouped as in a report."""
     left, right = ({row.name: row for row in rows} for rows in (a, b))
     names = list(dict.fromkeys([*left, *right]))
     texts = {name: _differing(left.get(name), right.get(name)) for name in names}
+
     # Equal ones are grouped too: a label with "*" must stand for all that it matches.
     paired = [
         replace(left.get(name) or right[name], placement=repr(texts[name]), local_bytes=0)
         for name in names
     ]
-    rows: list[tuple[str, ...]] = []
-    for group in group_tensors(paired):
-        this, other = texts[group.members[0].name]
-        if this != other:
-            rows.append((group.label, this, other, format_quantity(len(group.members), "count")))
+    groups = group_tensors(paired)
+    differing = [group for group in groups if _differs(texts[group.members[0].name])]
 
-    return Section(title, _columns("tensor", "this", "other", "count", right=3), tuple(rows))
+    rows = tuple(
+        (row.label, *texts[row.members[0].name], format_quantity(len(row.members), "count"))
+        for row in fold(differing)
+    )
+    return Section(title, _columns("tensor", *sides, "count", right=3), rows)
+
+
+def _differs(texts: tuple[str, str]) -> bool:
+    this, other = texts
+    return this != other
 
 
 def _differing(left: TensorRow | None, right: TensorRow | None) -> tuple[str, str]:
@@ -119,7 +133,8 @@ def _placed(row: TensorRow | None) -> str:
     return _ABSENT if row is None else f"{row.dtype}{list(row.shape)} {row.placement}"
 
 
-def _collectives(a: Report, b: Report) -> Section:
+def collectives_section(a: Report, b: Report, sides: Sides) -> Section:
+    """Those collectives, summed by role, kind and axes, of which count, bytes or time differ."""
     left = _summed(a.collectives)
     right = _summed(b.collectives)
     rows: list[tuple[str, ...]] = []
@@ -128,7 +143,7 @@ def _collectives(a: Report, b: Report) -> Section:
         other = right.get(key, _ABSENT)
         if this != other:
             rows.append((*key, this, other))
-    return Section("Collectives", _columns("role", "kind", "axes", "this", "other"), tuple(rows))
+    return Section("Collectives", _columns("role", "kind", "axes", *sides), tuple(rows))
 
 
 def _summed(rows: Sequence[CollectiveRow]) -> dict[tuple[str, str, str], str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from autopar.report.compare import indistinct
 from autopar.report.sections import Heading, Section, show_mesh
@@ -13,6 +14,35 @@ _NOTE = (
     "Every point is a plan with its own bound: within its limit no plan in the space searched has an objective smaller "
     "by more than the gap. Times are what the pricing predicts; bytes are of one device."
 )
+
+
+@dataclass(frozen=True)
+class FrontPoint:
+    """A point of a front: the figures of its plan, and the layout in the field's words."""
+
+    memory_limit_bytes: int | None
+    peak_memory_bytes: int
+    objective_s: float
+    lower_bound_s: float
+    step_time_s: float
+    mesh: tuple[tuple[str, int], ...]
+    layout: str = ""
+
+
+def front_points(reports: Sequence[Report]) -> tuple[FrontPoint, ...]:
+    """The points whose plans `reports` are of."""
+    return tuple(
+        FrontPoint(
+            report.memory_limit_bytes,
+            report.peak_memory_bytes,
+            report.objective_s,
+            report.lower_bound_s,
+            report.step_time_s,
+            report.mesh,
+            "" if report.parallelism is None else str(report.parallelism),
+        )
+        for report in reports
+    )
 
 
 def front_section(reports: Sequence[Report]) -> Section:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from autopar.core.graph import OpGraph, OpNode
+from autopar.core.memo import once_per_graph
 from autopar.core.placement import Placement
 from autopar.core.strategy import Strategy
 from autopar.ops.traits import traits_of, work_flops
 from autopar.report.parallelism import Axes, Facts, Product, State
-from autopar.search.dims import Labels, data_labels, follow_labels, is_again, origins
+from autopar.search.dims import Labels, is_again, labels_of_data, origins
 from autopar.search.task import Planned
 
 _LOOKS_UP = frozenset({"gather", "dynamic_slice"})
@@ -19,7 +20,7 @@ def facts_of(planned: Planned) -> Facts:
     """What `planned` splits, in the forward pass and between steps."""
     graph = planned.graph
     stage = planned.plan.stage
-    labels = follow_labels(graph, planned.task.find, data_labels(graph))
+    labels = labels_of_data(graph, planned.task.find)
     known = origins(graph)
     reading = _Reading(graph, labels, known)
     gathered = _gathered(graph, stage.inputs, stage.strategies, known)
@@ -147,6 +148,7 @@ def _gathered(
     return found
 
 
+@once_per_graph
 def _differentiated(graph: OpGraph) -> set[int]:
     """The operators of the forward pass that the backward pass needs; all operators where there is none.
 

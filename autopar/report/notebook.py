@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 
+from autopar.report.answer import Answer, history_section
 from autopar.report.brief import brief
 from autopar.report.front import front_section
-from autopar.report.render import html_part
+from autopar.report.page import html_part, rendered
 from autopar.report.summary import Report
 
 _SHOWN = ("Plan of", "Summary", "Layers")
@@ -23,12 +23,17 @@ def front_html(reports: Sequence[Report]) -> str:
     return html_part((front_section(reports),))
 
 
+def session_html(now: Report, answers: Sequence[Answer], start: Report) -> str:
+    """What a plan says first, and under it what was asked so far."""
+    shown = [part for part in brief(now) if part.title.startswith(_SHOWN[:2])]
+    return html_part([*shown, *([history_section(answers, start)] if answers else [])])
+
+
 def line_html(text: str) -> str:
     """One line of text."""
-    return f"<p>{escape(text)}</p>"
+    return lines_html(text, ())
 
 
 def lines_html(title: str, lines: Sequence[str]) -> str:
     """A title with an item for each line."""
-    items = "".join(f"<li>{escape(line)}</li>" for line in lines)
-    return f"<div><p>{escape(title)}</p><ul>{items}</ul></div>"
+    return rendered("lines.html.j2", title=title, lines=lines)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import prod
 
 from autopar.core.stages import Stages
+from autopar.report.donation import Donation
 from autopar.report.groups import (
     CollectiveGroup,
     OperatorGroup,
@@ -222,6 +223,7 @@ def facts_of_search(report: Report) -> tuple[tuple[str, str], ...]:
         ),
         ("searched", report.space or "not stated"),
         *((("carried", _carried(report)),) if report.carried else ()),
+        *((("donate", _donation(report.donation)),) if report.donation else ()),
         *((("padded", _padded(report)),) if report.padding else ()),
         *(
             (("loops", f"in up to {report.loop_parts} parts side by side"),)
@@ -243,6 +245,12 @@ def _carried(report: Report) -> str:
     return f"{shown}{more}" + (f", moved there in {moved}" if report.carry_time_s else "")
 
 
+def _donation(found: Donation) -> str:
+    """What to donate, and what it saves."""
+    saved = format_quantity(found.saved_bytes, "bytes")
+    return f"{found.option} would save {saved} of the peak, if nothing reads them afterwards"
+
+
 def _padded(report: Report) -> str:
     """The sizes of dims that are longer inside, and what computing on what was added takes."""
     sizes = ", ".join(f"{size} to {padded}" for size, padded in report.padding)
@@ -257,8 +265,14 @@ def _stages(stages: Stages) -> str:
 
 def show_quality(report: Report) -> str:
     """How far from the best the plan is, at most."""
-    weight = report.communication_weight
-    weighed = "" if weight == 1 else f", communication at {weight:.3g} of its time"
+    weighed = "".join(
+        f", {what} at {weight:.3g} of its time"
+        for what, weight in (
+            ("communication", report.communication_weight),
+            ("what hides", report.hidden_weight),
+        )
+        if weight != 1
+    )
     if report.gap == 0:
         return f"proven the best in the space searched{weighed}"
     gap = format_quantity(report.gap, "percent")

@@ -14,10 +14,12 @@ from autopar.core.stages import Stages
 from autopar.ops.rules.kernels import has_no_price
 from autopar.passes.schedule import StepSchedule, schedule
 from autopar.report.blocks import BlockRow, block_rows
+from autopar.report.donation import Donation, donation
 from autopar.report.errors import ErrorShare, error_shares, standard_error_s
 from autopar.report.layout import facts_of
 from autopar.report.parallelism import Parallelism, parallelism
 from autopar.report.placements import ON_HOST
+from autopar.report.step import Step, step_of
 from autopar.report.throughput import Throughput, throughput
 from autopar.report.units import format_quantity
 from autopar.search.constraints.carried import CarriedGroup, carried_groups
@@ -129,9 +131,11 @@ class Report:
     `padding` are sizes of dims that are longer inside, with what they become there; `padding_time_s` is what computing
     what was added takes. `loop_parts` is in how many parts loops over samples go on side by side, 1 if none does.
     `stages` says how layers are divided among pipeline stages; None if they are not. `communication_weight` is what a
-    second of communicating counts in the objective. `parallelism` is the plan in the field's words, `throughput` what
-    goes into a step, `blocks` what runs in it, layers folded, `uses` who reads inputs; None and nothing in files of
-    older versions.
+    second of communicating counts in the objective, `hidden_weight` what one of gathering parameters or reducing
+    gradients does beside that. `parallelism` is the plan in the field's words, `throughput` what
+    goes into a step, `blocks` what runs in it, layers folded, `uses` who reads inputs, `step` what runs as a graph and
+    in time, and what is held meanwhile, `donation` what donating more would save; None and nothing in files of older
+    versions.
     """
 
     function: str
@@ -167,6 +171,9 @@ class Report:
     throughput: Throughput = field(default_factory=Throughput)
     blocks: tuple[BlockRow, ...] = ()
     uses: tuple[UseRow, ...] = ()
+    hidden_weight: float = 1.0
+    step: Step | None = None
+    donation: Donation | None = None
 
     def __repr__(self) -> str:
         return f"Report({self.in_short})"
@@ -302,6 +309,9 @@ def summarise(
         throughput(planned.task.graph, stage.mesh, planned.task.find, priced_for),
         block_rows(planned, step),
         _uses(planned, known),
+        plan.hidden_weight,
+        step_of(planned, step, priced_for),
+        donation(planned),
     )
 
 
@@ -431,19 +441,20 @@ def _collective_row(
     moved = (known.get(planned.program.values[value].tensor.id) for value in move.ins)
     inputs = tuple(graph.inputs[position].name for position in moved if position is not None)
     tensors = tuple(_label(planned, planned.program.values[v].tensor) for v in move.ins)
+    rounds = max(1, move.rounds)
 
     return CollectiveRow(
         *(
             move.kind,
             move.axes,
             move.size_bytes,
-            move.time_s,
+            move.time_s / rounds,
             move.role,
             move.source,
             move.reason,
             tensors,
         ),
-        runs=planned.program.runs(move),
+        runs=planned.program.runs(move) * rounds,
         exposed_s=exposed_s,
         inputs=inputs,
     )

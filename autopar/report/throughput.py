@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from autopar.core.graph import OpGraph, OpNode
+from autopar.core.memo import once_per_graph
 from autopar.core.mesh import DeviceMesh
 from autopar.ops.traits import work_flops
 from autopar.report.layout import is_product
-from autopar.search.dims import data_labels, follow_labels
+from autopar.search.dims import labels_of_data
 from autopar.search.resolve import FindRule
 from cost_models import Cluster
 from cost_models.compute import peak_flops_per_s
@@ -37,7 +38,7 @@ def throughput(
 ) -> Throughput:
     """What goes into a step of `graph`; without a `cluster` nothing is known of peaks."""
     rows = graph.inputs[graph.batch_inputs[0]].shape[0] if graph.batch_inputs else 0
-    products = list(_products(graph))
+    products = _all_products(graph)
     ideal_s = 0.0
     if cluster is not None:
         ideal_s = sum(
@@ -48,6 +49,7 @@ def throughput(
     )
 
 
+@once_per_graph
 def _tokens(graph: OpGraph, find: FindRule) -> int:
     """The tokens of a step: of data of whole numbers, as many of each row as products have places.
 
@@ -63,7 +65,7 @@ def _tokens(graph: OpGraph, find: FindRule) -> int:
         return 0
 
     rows, length = texts[0].shape
-    labels = follow_labels(graph, find, data_labels(graph))
+    labels = labels_of_data(graph, find)
     places = {
         tensor.shape[dim]
         for op in graph.ops
@@ -73,6 +75,11 @@ def _tokens(graph: OpGraph, find: FindRule) -> int:
         if label == ("sequence",)
     }
     return rows * max((n for n in places if n <= length), default=length)
+
+
+@once_per_graph
+def _all_products(graph: OpGraph) -> tuple[tuple[OpNode, float], ...]:
+    return tuple(_products(graph))
 
 
 def _products(graph: OpGraph) -> Iterator[tuple[OpNode, float]]:

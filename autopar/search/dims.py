@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from autopar.core.graph import OpGraph, OpNode
+from autopar.core.memo import once_per_graph
 from autopar.ops.rules.factor_rule import Dim, FactorRule
 from autopar.ops.traits import is_rearrangement
 from autopar.search.resolve import FindRule, resolve
@@ -47,6 +48,12 @@ def data_labels(graph: OpGraph) -> dict[int, Labels]:
             for dim in range(tensor.ndim)
         )
     return found
+
+
+@once_per_graph
+def labels_of_data(graph: OpGraph, find: FindRule) -> Mapping[int, Labels]:
+    """The labels of all values that have any, by tensor id, from those of the data."""
+    return follow_labels(graph, find, data_labels(graph))
 
 
 def follow_labels(graph: OpGraph, find: FindRule, seeds: Mapping[int, Labels]) -> dict[int, Labels]:
@@ -98,7 +105,8 @@ def _large(dim: Dim, rule: FactorRule) -> Dim:
     return tuple(factor for factor in dim if rule.sizes[factor] != 1) or dim
 
 
-def origins(graph: OpGraph) -> dict[int, int]:
+@once_per_graph
+def origins(graph: OpGraph) -> Mapping[int, int]:
     """The position of the input that a value is: as it is, or in another type, shape or order of dims.
 
     By tensor id. What loops slice off an input, or carry in, is it too.

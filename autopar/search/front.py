@@ -30,6 +30,7 @@ from autopar.errors import AutoparError, InvalidConstraint, NoFeasiblePlan, Unso
 from autopar.search.best_bound_first import TIE, RaceResult, race
 from autopar.search.explain_infeasible import explained, refusal
 from autopar.search.front_curve import FrontCurve, Lane
+from autopar.search.mesh_context import MeshContext
 from autopar.search.mesh_search import MeshSearch
 from autopar.search.search import announced, contained, nameable, settled
 from autopar.search.task import Planned, Task, begun
@@ -48,16 +49,20 @@ class Point:
 
 
 def find_front(
-    tasks: Sequence[Task], meshes: Sequence[DeviceMesh], points: int
+    tasks: Sequence[Task],
+    meshes: Sequence[DeviceMesh],
+    points: int,
+    ground: MeshContext | None = None,
 ) -> tuple[Point, ...]:
     """At most `points` (>= 2) points, the least memory first: each costs less than all that need less memory.
 
-    `tasks` are graphs of one function, with the same limit.
+    `tasks` are graphs of one function, with the same limit; `ground` is that of the only one on the only mesh, if it
+    is there.
 
     Raises:
       NoFeasiblePlan: nothing fits in the tasks' own limit.
     """
-    sweeps = [_Sweep(_content(task), meshes) for task in begun(tasks)]
+    sweeps = [_Sweep(_content(task), meshes, ground) for task in begun(tasks)]
     outer = tasks[0].memory_limit_bytes
     stop = sweeps[0].task.stop
     try:
@@ -246,13 +251,17 @@ class _Sweep:
 
     task: Task
     meshes: Sequence[DeviceMesh]
+    ground: MeshContext | None = None
     met: list[Planned] = field(default_factory=list[Planned])
     is_along: bool = False
 
     def __post_init__(self) -> None:
         task = self.task
         flow = dataflow(self.task.graph)
-        grounds = [task.ground(task.graph, flow, mesh) for mesh in self.meshes]
+        if self.ground is None:
+            grounds = [task.ground(task.graph, flow, mesh) for mesh in self.meshes]
+        else:
+            grounds = [self.ground]
         self.grounds = nameable(task, grounds)
         self.places = [MeshSearch(task, ground) for ground in self.grounds]
         self.inside = contained(task, self.grounds)

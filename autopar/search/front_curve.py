@@ -163,6 +163,11 @@ class FrontCurve:
         best = self._fitting(limit)
         return None if best is None else self._bounded(best, limit)
 
+    def smallest(self) -> Planned | None:
+        """The plan of the choice of the smallest peak; None if none was met."""
+        met = next(iter(self.choices.by_peak()), None)
+        return None if met is None else self._planned(met)
+
     def _fitting(self, limit: int) -> Met | None:
         """The cheapest choice whose program keeps within the limit."""
         fitting = [

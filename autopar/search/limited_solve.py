@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from math import inf
 
 from autopar.backends.known import backend_of
@@ -13,8 +13,9 @@ from autopar.core.placement import StepKind
 from autopar.core.plan import Plan
 from autopar.core.program import ShardedProgram
 from autopar.cost.assemble import placement_choice
+from autopar.cost.exchange_costs import exchange_cost
 from autopar.cost.pricing import Pricing, compiler_of, pack_price
-from autopar.memory.account import Account, account
+from autopar.memory.account import Account, Lives, account, lives_of
 from autopar.ops.fusion import materialised, recomputed
 from autopar.ops.workspace import workspace_bytes
 from autopar.passes.pipeline import build_program
@@ -215,7 +216,13 @@ class LimitedSolve:
         pricing = ground.pricing(self.step_kinds)
         router = ground.router(self.step_kinds)
         program = build_program(
-            task.graph, ground.flow, stage, router, pricing.step_cost, pack_price(pricing)
+            task.graph,
+            ground.flow,
+            stage,
+            router,
+            pricing.step_cost,
+            pack_price(pricing),
+            partial(exchange_cost, pricing),
         )
         spent = account_of(task.graph, program, pricing)
         bound = solution.lower_bound
@@ -225,6 +232,7 @@ class LimitedSolve:
             bound,
             step_kinds=self.step_kinds,
             communication_weight=ground.communication_weight,
+            hidden_weight=ground.hidden_weight,
         )
 
         return Planned(
@@ -299,4 +307,15 @@ def account_of(graph: OpGraph, program: ShardedProgram, pricing: Pricing) -> Acc
         spent,
         peak_memory_bytes=max(counted, compiled.most_bytes),
         set_aside_bytes=compiled.expected_bytes(counted),
+    )
+
+
+def lives_in(graph: OpGraph, program: ShardedProgram) -> Lives:
+    """When a device holds what while it runs `program`, as `account_of` counts it."""
+    return lives_of(
+        program,
+        materialised(graph),
+        graph.donated,
+        recomputed=recomputed(graph),
+        workspace=workspace_bytes,
     )

@@ -33,7 +33,8 @@ class MeshContext:
     """A graph on a mesh, its candidates, and their prices: everything but constraints and the memory limit.
 
     Prices depend on the redistribution steps that are allowed; () allows all. `stated` are layouts that inputs and
-    outputs may have beside those of all graphs. What is minimised counts communicating at `communication_weight`.
+    outputs may have beside those of all graphs. What is minimised counts communicating at `communication_weight`, and
+    what may hide (`cost.hiding`) at `hidden_weight` of that.
     """
 
     graph: OpGraph
@@ -44,6 +45,7 @@ class MeshContext:
     find: FindRule = no_rule
     stated: tuple[Spec, ...] = ()
     communication_weight: float = 1.0
+    hidden_weight: float = 1.0
     _given: Space | None = None
     _routers: dict[StepKinds, Router] = field(default_factory=dict[StepKinds, Router])
     _caches: dict[StepKinds, Caches] = field(default_factory=dict[StepKinds, Caches])
@@ -86,12 +88,13 @@ class MeshContext:
         return self._routers[step_kinds]
 
     def minimised(self, step_kinds: StepKinds) -> tuple[Pricing, Router]:
-        """The prices and routes that are minimised where these steps are allowed: communicating at its weight."""
+        """The prices and routes that are minimised where these steps are allowed: communicating at its weights."""
         pricing = self.pricing(step_kinds)
-        if self.communication_weight == 1:
+        if self.communication_weight == self.hidden_weight == 1:
             return pricing, self.router(step_kinds)
-        lighter = Weighted(pricing, self.communication_weight)
-        return lighter, router_of(self.graph, self.mesh, lighter)
+        if self.communication_weight != 1:
+            pricing = Weighted(pricing, self.communication_weight)
+        return pricing, router_of(self.graph, self.mesh, pricing, self.hidden_weight)
 
     def problem(
         self, step_kinds: StepKinds, limit_bytes: float | None, *, tensors_only: bool = False
@@ -152,10 +155,14 @@ class MeshContext:
         """
         return replace(self._anew(self.graph, make_pricing), _given=self.space)
 
-    def at_weight(self, communication_weight: float) -> MeshContext:
-        """The same candidates and prices, communicating at another weight in what is minimised."""
-        ground = self._anew(self.graph, self.make_pricing)
-        return replace(ground, _given=self.space, communication_weight=communication_weight)
+    def at_weights(self, communication_weight: float, hidden_weight: float) -> MeshContext:
+        """The same candidates and prices, communicating at other weights in what is minimised."""
+        return replace(
+            self._anew(self.graph, self.make_pricing),
+            _given=self.space,
+            communication_weight=communication_weight,
+            hidden_weight=hidden_weight,
+        )
 
     def _anew(self, graph: OpGraph, make_pricing: MakePricing) -> MeshContext:
         return MeshContext(
@@ -167,4 +174,5 @@ class MeshContext:
             self.find,
             self.stated,
             self.communication_weight,
+            self.hidden_weight,
         )

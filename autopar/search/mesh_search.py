@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from math import inf
@@ -39,9 +40,16 @@ class MeshSearch:
     )
 
     def run(
-        self, limit: int | None, *, roughly: bool = False, proven_if_within: float = inf
+        self,
+        limit: int | None,
+        *,
+        roughly: bool = False,
+        proven_if_within: Callable[[], float] = lambda: inf,
     ) -> Entrant[Planned]:
-        """Searches with little work (if `roughly`), then without the limit, then within it (see `plan_within`)."""
+        """Searches with little work (if `roughly`), then without the limit, then within it (see `plan_within`).
+
+        `proven_if_within` is asked only where the limit binds.
+        """
         task = replace(self.task, memory_limit_bytes=limit)
         below = yield Progress(-inf)
         if roughly and (rough := self._found_roughly(below)) is not None:
@@ -56,7 +64,7 @@ class MeshSearch:
             below = yield _met(free, limit)
             if limit is None or free.account.peak_memory_bytes <= limit:
                 return
-            found = plan_within(attempt, limit, free, below, proven_if_within)
+            found = plan_within(attempt, limit, free, below, proven_if_within())
             last = _met(replace(found, task=task, unlimited=free), limit)
         except NothingCheaper as nothing:
             last = Progress[Planned](nothing.lower_bound)

@@ -6,8 +6,9 @@ But a step never takes less than
     computing + weight * communicating    for weight <= `cost_models.Overlap.least_weight`
 
 so what is least at that weight is the best where all hides that may, as what is least at weight 1 is where nothing
-does. Plans at both and between are simulated on two streams, on the mesh of the latter, and so is data parallelism, all
-of whose collectives may hide.
+does. Between them lies the weight for what nothing near waits for alone (`cost.hiding`). Plans at all of them are
+simulated on two streams, on the mesh of the one at weight 1, and so is data parallelism, all of whose collectives may
+hide.
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ from autopar.errors import NoFeasiblePlan, Unsolved
 from autopar.search.search import announced, find_on
 from autopar.search.task import Planned
 
+Weights = tuple[float, float]
+"""Of communicating (`SearchOptions.communication_weight`), and of what may hide beside that (`hidden_weight`)."""
 _SEARCHED = ("auto", "semi_auto")  # the modes that leave something to choose
 
 
 def shortest_step(
-    planned: Planned, weights: Sequence[float], step_time_s: Callable[[Planned], float]
+    planned: Planned, weights: Sequence[Weights], step_time_s: Callable[[Planned], float]
 ) -> Planned:
     """`planned`, or one at another of `weights` whose step takes less time on its mesh, or that of data parallelism.
 
@@ -33,12 +36,13 @@ def shortest_step(
 
     Args:
       planned: the best at the weight that its task states.
-      weights: of communicating, each above 0; (): nothing overlaps.
+      weights: of communicating, and of what may hide beside that, each above 0; (): nothing overlaps.
       step_time_s: seconds of a step of a plan.
     """
     task = planned.task
     least_s = step_time_s(planned)
-    most_hidden_s = (1 - min(weights, default=1.0)) * planned.account.communication_time_s
+    least = min((weight * hidden for weight, hidden in weights), default=1.0)
+    most_hidden_s = (1 - least) * planned.account.communication_time_s
     if most_hidden_s <= task.options.gap_tolerance * least_s:
         return planned
 
@@ -63,13 +67,13 @@ def shortest_step(
     return best
 
 
-def _rivals(planned: Planned, weights: Sequence[float]) -> Iterator[Callable[[], Planned | None]]:
+def _rivals(planned: Planned, weights: Sequence[Weights]) -> Iterator[Callable[[], Planned | None]]:
     """What finds each of the others; None: it does not fit."""
     task = planned.task
     if task.mode not in _SEARCHED:
         return
     for weight in weights:
-        yield partial(find_on, task.at_weight(weight), [planned.ground.at_weight(weight)])
+        yield partial(find_on, task.at_weights(*weight), [planned.ground.at_weights(*weight)])
     if task.mode == "auto" and not task.constraints:
         yield partial(_data_parallel, planned)
 

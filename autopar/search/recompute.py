@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import inf
 
 import numpy as np
@@ -25,6 +26,7 @@ from autopar.core.space import Space
 from autopar.cost.assemble import placement_choice
 from autopar.cost.assemble_recompute import RecomputeProblem, assemble_recompute
 from autopar.cost.cached_pricing import Remembered
+from autopar.cost.exchange_costs import exchange_cost
 from autopar.cost.pricing import pack_price, restricted
 from autopar.errors import NoFeasiblePlan, Unsolved
 from autopar.passes.pipeline import build_program
@@ -319,6 +321,7 @@ class RecomputeSolve(LimitedSolve):
             router,
             pricing.step_cost,
             pack_price(pricing),
+            partial(exchange_cost, pricing),
         )
         plan = Plan(
             (stage,),
@@ -327,6 +330,7 @@ class RecomputeSolve(LimitedSolve):
             step_kinds=self.step_kinds,
             recomputed=_recomputed(final.keys),
             communication_weight=self.ground.communication_weight,
+            hidden_weight=self.ground.hidden_weight,
         )
         spent = account_of(final.graph, program, pricing)
         counted = solution.peak

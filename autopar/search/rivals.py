@@ -25,7 +25,7 @@ from autopar.search.constraints.records import (
     Role,
     Steps,
 )
-from autopar.search.dims import data_labels, follow_labels, is_again, rules_of
+from autopar.search.dims import is_again, labels_of_data, rules_of
 from autopar.search.resolve import FindRule
 from autopar.search.search import find_on, on_ground
 from autopar.search.task import Planned, Task, begun, quickly, roughly
@@ -139,7 +139,7 @@ def _along_the_batch(graph: OpGraph, find: FindRule) -> Iterator[Pin]:
 
     Those at one line are named together, and left alone where the batch is not the same dim of all of them.
     """
-    labels = follow_labels(graph, find, data_labels(graph))
+    labels = labels_of_data(graph, find)
     found: dict[At, set[int | None]] = defaultdict(set)
     for op in graph.ops:
         if op.kind == "dot_general" and op.source and op.phase == "forward":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import inf
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from autopar.core.placement import StepKind
 from autopar.core.plan import Plan
 from autopar.core.recompute import Recomputed, with_recomputed
 from autopar.cost.cached_pricing import Remembered
+from autopar.cost.exchange_costs import exchange_cost
 from autopar.cost.pricing import pack_price, restricted
 from autopar.errors import AutoparError, PlanFileError
 from autopar.passes.pipeline import build_program, program_states, write_dump
@@ -123,7 +125,7 @@ def _raced(places: Sequence[MeshSearch]) -> tuple[RaceResult[Planned], tuple[Dev
         place.run(
             limit,
             roughly=len(places) > 1,
-            proven_if_within=worth if may_recompute(place.task) else inf,
+            proven_if_within=partial(_proven_if_within, place.task, worth),
         )
         for place in places
     ]
@@ -143,6 +145,11 @@ def _raced(places: Sequence[MeshSearch]) -> tuple[RaceResult[Planned], tuple[Dev
         task.stop.note("keyboard")
 
     return finish, tuple(places[n].ground.mesh for n in tried)
+
+
+def _proven_if_within(task: Task, worth: float) -> float:
+    """As `plan_within`: the share of the objective up to which recomputation is not looked into."""
+    return worth if may_recompute(task) else inf
 
 
 def _proven(
@@ -297,8 +304,15 @@ def _dump(planned: Planned, directory: Path) -> None:
     plan = planned.plan
     pricing = planned.pricing
     router = planned.ground.router(plan.step_kinds)
+
     states = program_states(
-        graph, dataflow(graph), plan.stage, router, pricing.step_cost, pack_price(pricing)
+        graph,
+        dataflow(graph),
+        plan.stage,
+        router,
+        pricing.step_cost,
+        pack_price(pricing),
+        partial(exchange_cost, pricing),
     )
     write_dump(directory, [("graph", graph), ("plan", _lines(graph, plan)), *states])
 
@@ -347,7 +361,7 @@ def _restored(task: Task, plan: Plan) -> Planned:
             f"again."
         )
 
-    task = task.at_weight(plan.communication_weight)
+    task = task.at_weights(plan.communication_weight, plan.hidden_weight)
     whole = task.graph
     ground = task.ground(whole, dataflow(whole), plan.stage.mesh)
     pricing = ground.pricing(plan.step_kinds)
@@ -358,7 +372,13 @@ def _restored(task: Task, plan: Plan) -> Planned:
         )
 
     program = build_program(
-        graph, dataflow(graph), plan.stage, router, pricing.step_cost, pack_price(pricing)
+        graph,
+        dataflow(graph),
+        plan.stage,
+        router,
+        pricing.step_cost,
+        pack_price(pricing),
+        partial(exchange_cost, pricing),
     )
     spent = account_of(graph, program, pricing)
     return Planned(

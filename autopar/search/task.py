@@ -34,6 +34,12 @@ FRONT_GAP = 1e-2
 """Of the objective: a point of a front is not worked on further once no better one can save more than this share."""
 ROUGH_WORK = 1e9
 """Additions of an elimination that are spent where little work is to do."""
+_FACTORS = {
+    "while_trips": "how often while loops go round",
+    "communication_weight": "what a second of communicating counts beside one of computing",
+    "hidden_weight": "what a second of what may hide counts beside another of communicating",
+}
+"""Options that are factors, and what each says."""
 _WORDS: dict[str, tuple[str, ...]] = {
     "recompute": ("auto", "never"),
     "loops": ("best", "whole", "parts"),
@@ -60,7 +66,8 @@ class SearchOptions:
     says whether activations may be computed once more in the backward pass, rather than kept: "never", or "auto": it is
     looked into where nothing fits in the memory limit otherwise, or the limit costs more than 5 % of the objective, as
     that is a second search. What is minimised counts communicating at `communication_weight` (> 0) of the time that it
-    takes, since what hides behind computing costs nothing, but no sum over operators knows what does. `overlap` says
+    takes, and what gathers parameters or reduces gradients at `hidden_weight` (> 0) of that, since what hides behind
+    computing costs nothing, but no sum over operators knows what does. `overlap` says
     what is made of that: "never" anything, or "compared": plans found at lower weights on the mesh of the best, and
     that of data parallelism, are simulated too, and the plan is the one whose step takes the least time. A point of a
     front is worked on until its gap is `front_gap` (>= 0); on large ones it is not, unless that is 0, but says what its
@@ -80,6 +87,7 @@ class SearchOptions:
     recompute: Literal["auto", "never"] = "auto"
     overlap: Literal["never", "compared"] = "never"
     communication_weight: float = 1.0
+    hidden_weight: float = 1.0
     front_gap: float = FRONT_GAP
     gap_tolerance: float = GAP_TOLERANCE
     solve: SolveOptions = field(default_factory=SolveOptions)
@@ -92,16 +100,15 @@ class SearchOptions:
                 f"max_mesh_axes is {axes!r}: pass how many axes a mesh may have, 1 to {MAX_AXES}"
             )
 
-        trips: object = self.while_trips
-        if (
-            isinstance(trips, bool)
-            or not isinstance(trips, Real)
-            or not isfinite(trips)
-            or trips <= 0
-        ):
-            raise InvalidOption(
-                f"while_trips is {trips!r}: pass how often while loops go round, a finite number > 0"
-            )
+        for name, meaning in _FACTORS.items():
+            factor: object = getattr(self, name)
+            if (
+                isinstance(factor, bool)
+                or not isinstance(factor, Real)
+                or not isfinite(factor)
+                or factor <= 0
+            ):
+                raise InvalidOption(f"{name} is {factor!r}: pass {meaning}, a finite number > 0")
 
         tolerance: object = self.gap_tolerance
         if isinstance(tolerance, bool) or not isinstance(tolerance, Real) or not 0 <= tolerance < 1:
@@ -114,18 +121,6 @@ class SearchOptions:
             raise InvalidOption(
                 f"solve has gap_tolerance {self.solve.gap_tolerance!r}: pass it to SearchOptions, which tells the "
                 f"solver"
-            )
-
-        weight: object = self.communication_weight
-        if (
-            isinstance(weight, bool)
-            or not isinstance(weight, Real)
-            or not isfinite(weight)
-            or weight <= 0
-        ):
-            raise InvalidOption(
-                f"communication_weight is {weight!r}: pass what a second of communicating counts beside one of "
-                f"computing, a finite number > 0"
             )
 
         gap: object = self.front_gap
@@ -219,11 +214,14 @@ class Task:
             self.find,
             stated,
             self.options.communication_weight,
+            self.options.hidden_weight,
         )
 
-    def at_weight(self, communication_weight: float) -> Task:
-        """The same, communicating at another weight in what is minimised."""
-        options = replace(self.options, communication_weight=communication_weight)
+    def at_weights(self, communication_weight: float, hidden_weight: float) -> Task:
+        """The same, communicating at other weights in what is minimised."""
+        options = replace(
+            self.options, communication_weight=communication_weight, hidden_weight=hidden_weight
+        )
         return replace(self, options=options)
 
     def tell(

@@ -16,7 +16,7 @@ from autopar.core.graph import OpGraph, TensorInfo
 from autopar.core.mesh import DeviceMesh
 from autopar.core.regions import WHILE_TRIPS
 from autopar.core.stages import Stages
-from autopar.errors import TraceError
+from autopar.errors import AutoparError, TraceError
 from autopar.trace.arguments import Arguments, Donated, function_name, positions, read_arguments
 from autopar.trace.carry import Carry, Results, find_carry
 from autopar.trace.draft import Draft, DraftOp, Surroundings
@@ -220,6 +220,7 @@ def make_jaxpr(
 
     Raises:
       TraceError: if JAX cannot trace it.
+      AutoparError: as what it calls of autopar refuses, such as `accumulate`.
     """
 
     def call(dynamic: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
@@ -236,6 +237,8 @@ def make_jaxpr(
     try:
         with TRACING(True):
             closed, shapes = traced(*tree_util.tree_unflatten(tree, own))
+    except AutoparError:  # of a call in the function, which says what is wrong itself
+        raise
     except Exception as error:
         if own == plain:
             raise TraceError(_failure(fn, error)) from error

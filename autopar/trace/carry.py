@@ -139,7 +139,8 @@ def _select_results(selector: Selector, results: Results) -> list[tuple[int, str
             starts.append(starts[-1] + child.num_leaves)
         if not 0 <= selector < len(starts) - 1:
             raise TraceError(
-                f"carry names result {selector}, but the function returns {len(starts) - 1}"
+                f"carry names result {selector}, but the function returns {len(starts) - 1} by position: "
+                "name a result by its path"
             )
         chosen = range(starts[selector], starts[selector + 1])
         return [(i, keystr(results.paths[i][1:])) for i in chosen]

@@ -231,7 +231,7 @@ def test_that_arrays_are_moved_is_said_once_with_bytes() -> None:
     wanted = jax.jit(evaluate)(PARAMS, X)
     with pytest.warns(
         MovedWarning,
-        match=r"evaluate: an array of 32,768 bytes .*\(params\['up'\] from P\(None, 'b'",
+        match=r"evaluate: an array of 32 KiB .*\(params\['up'\] from P\(None, 'b'",
     ) as told:
         assert_same(compiled(params, X), wanted)
     assert told[0].filename == __file__

@@ -195,3 +195,12 @@ def test_bad_items_and_slowdowns_are_refused() -> None:
         ValueError, match=r"communicating_slowdown must be finite and >= 1, got 0.5"
     ):
         Overlap(1.0, 0.5)
+
+
+@given(st.integers(0, 6), st.integers(0, 6), overlaps)
+def test_two_that_begin_together_take_what_the_simulation_says(
+    computing: int, communicating: int, overlap: Overlap
+) -> None:
+    both: Any = [Fraction(computing), Fraction(communicating)]
+    items = [Item("computation", both[0]), Item("communication", both[1])]
+    assert overlap.together_s(*both) == simulate(items, overlap).makespan_s

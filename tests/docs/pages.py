@@ -6,7 +6,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-GENERATED = {DOCS / "results.md", DOCS / "reference" / "primitives.md"}
+GENERATED = {
+    DOCS / "results.md",
+    DOCS / "reference" / "primitives.md",
+    DOCS / "reference" / "messages.md",
+}
 PAGES = [
     ROOT / "README.md",
     ROOT / "ARCHITECTURE.md",

@@ -17,14 +17,18 @@ WITH_CODE = [
     if any(b.language in ("python", "console") for b in blocks_of(page.read_text(encoding="utf-8")))
 ]
 SLOW: set[Path] = set()
+OF_MODELS = {DOCS / "guide" / "libraries.md"}
+"""What needs the extra `models`."""
+
+
+def _marks(page: Path) -> list[pytest.MarkDecorator]:
+    marks = ((SLOW, pytest.mark.slow), (OF_MODELS, pytest.mark.models))
+    return [mark for pages, mark in marks if page in pages]
 
 
 @pytest.mark.parametrize(
     "page",
-    [
-        pytest.param(page, id=name_of(page), marks=[pytest.mark.slow] if page in SLOW else [])
-        for page in WITH_CODE
-    ],
+    [pytest.param(page, id=name_of(page), marks=_marks(page)) for page in WITH_CODE],
 )
 def test_a_page_runs(page: Path) -> None:
     run_apart(page)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 from jax.experimental import pallas as pl
 
+from autopar.core.space import Space
 from autopar.operators import KEEP
 from tests.equivalence.cases import MESHES, Case
 from tests.equivalence.check import check
@@ -97,6 +99,27 @@ def case_of(name: str) -> Case:
     with KEEP(True):
         assert any(op.kind.startswith(KINDS[name]) for op in case.graph.ops)
     return case
+
+
+def round_a_ring(space: Space) -> Space:
+    """The space in which attention is split along the sequence, keys and values too."""
+    kept = [
+        tuple(s for s in each if any(e.rounds for e in s.exchanges)) for each in space.strategies
+    ]
+    assert any(kept)
+    strategies = [ring or each for ring, each in zip(kept, space.strategies, strict=True)]
+    return replace(space, strategies=tuple(strategies))
+
+
+@pytest.mark.parametrize(
+    ("name", "mesh"),
+    [("by cuDNN", "2x4"), pytest.param("by cuDNN", "2x2x2", marks=pytest.mark.slow)],
+)
+def test_keys_and_values_go_round_in_a_ring(name: str, mesh: str) -> None:
+    case = case_of(name)
+    program = case.program(uniform_plan(round_a_ring(case.space(MESHES[mesh])), 0))
+    assert {m.rounds for m in program.collectives} > {0}
+    check(case, program)
 
 
 @pytest.mark.parametrize(("name", "mesh"), diagonal(LAYERS, MESHES))

@@ -60,6 +60,8 @@ ATTENTION = [
     *_case("of few key heads"),
     *_case("of one key head", key=(2, 6, 1, 4)),
     *_case("causal", key=(2, 4, 4, 4), mask_type=MASKS.CAUSAL),
+    *_case("round a ring", query=(2, 8, 8, 4), key=(2, 8, 2, 4)),
+    *_case("causal round a ring", (2, 8, 8, 4), (2, 8, 2, 4), mask_type=MASKS.CAUSAL),
     *_case("causal of more keys", mask_type=MASKS.CAUSAL),
     *_case("causal with a bias", key=(2, 4, 4, 4), bias=(1, 8, 4, 4), mask_type=MASKS.CAUSAL),
     *_case(

@@ -63,7 +63,11 @@ def check_strategy(built: Built, strategy: Strategy, mesh: DeviceMesh) -> None:
     sent = Counter(
         (message.kind, message.axes, message.size_bytes(mesh), message.hop) for message in messages
     )
-    said = Counter((e.kind, e.axes, e.size_bytes, e.hop) for e in strategy.exchanges)
+    said = Counter(
+        (e.kind, e.axes, e.size_bytes, e.hop)
+        for e in strategy.exchanges
+        for _ in range(max(1, e.rounds))
+    )
     assert sent == said, f"{built.op.kind} sends {sent}, not as it says: {strategy}"
     local = list(zip(devices, results, strict=True))
     for n, (whole, placement) in enumerate(zip(built.results, strategy.outs, strict=True)):

@@ -51,12 +51,7 @@ class _Device:
     def permute(self, value: Any, axes: tuple[str, ...], hop: Hop) -> Any:
         sent = self._sent("permute", value, axes, hop)
         mine, count = position(self.place, axes, self.mesh), self.mesh.product(axes)
-        source = {
-            "line": mine - hop.distance,
-            "ring": (mine - hop.distance) % count,
-            "mirror": count - 1 - mine,
-        }
-        sender = source[hop.path]
+        sender = next((a for a, b in hop.pairs(count) if b == mine), -1)
         return jnp.asarray(sent[sender] if 0 <= sender < count else np.zeros_like(sent[mine]))
 
     def all_gather(self, value: Any, axes: tuple[str, ...], dim: int) -> Any:
@@ -67,6 +62,11 @@ class _Device:
         sent = self._sent("all_to_all", value, axes, None)
         mine, count = position(self.place, axes, self.mesh), self.mesh.product(axes)
         return joined_values([np.split(sent[n], count, split)[mine] for n in range(count)], joined)
+
+    def repeat(self, first: int, stop: int, step: Callable[..., Any], state: Any) -> Any:
+        for n in range(first, stop):
+            state = step(n, state)
+        return state
 
     def _sent(
         self, kind: str, value: Any, axes: tuple[str, ...], hop: Hop | None

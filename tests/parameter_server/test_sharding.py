@@ -62,7 +62,7 @@ def test_room_decides_where_servers_are_small() -> None:
 
 def test_full_servers_are_named_with_what_they_hold() -> None:
     leaf = Leaf("table", (12, 4), "float32", 400)
-    with pytest.raises(ServerFull, match=r"table\[\d+:\d+\] takes 100 bytes") as found:
+    with pytest.raises(ServerFull, match=r"table\[\d+:\d+\] takes 100 B") as found:
         place([leaf], [150, 150])
-    assert "server 0 holds 100 of 150 bytes, server 1 holds 100 of 150 bytes" in str(found.value)
-    assert "All parameters take 400 bytes" in str(found.value)
+    assert "server 0 holds 100 B of 150 B, server 1 holds 100 B of 150 B" in str(found.value)
+    assert "All parameters take 400 B" in str(found.value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import cache
 from itertools import pairwise
 
@@ -17,6 +18,7 @@ from autopar.core.regions import Region
 from autopar.core.strategy import Strategy
 from autopar.memory.account import Account, account
 from autopar.passes.fuse_collectives import FuseCollectives
+from autopar.passes.issue_order import in_issue_order
 from autopar.passes.pipeline import build_program
 from autopar.passes.schedule import Event, StepSchedule, schedule
 from autopar.redistribute.route import Router
@@ -26,6 +28,7 @@ from tests.equivalence.loops import LOOPS, loop_case
 from tests.passes.build import SPLIT, Builder, price, programs
 
 PARTIAL = Placement(((),), ("x",))
+CAST = "convert_element_type"
 FREE = Overlap(1.0, 1.0)
 SLOWED = Overlap(1.2, 1.3)
 MESH = DeviceMesh.of({"x": 2, "y": 4})
@@ -71,16 +74,31 @@ def test_random_programs(program: ShardedProgram, fuse: bool, overlap: Overlap) 
     assert max(spent.compute_time_s, spent.communication_time_s) <= step.makespan_s * (1 + 1e-12)
     assert step.makespan_s <= serial * (1 + 1e-12)
     assert sum(event.weight_s for event in step.events) == pytest.approx(step.makespan_s)
-    assert [e.instruction for e in step.events] == list(program.instructions)
+    assert Counter(id(e.instruction) for e in step.events) == Counter(map(id, program.instructions))
     made = {value: event for event in step.events for value in event.instruction.outs}
     for event in step.events:
         for value in event.instruction.ins:
             assert value not in made or made[value].end_s <= event.start_s
-    held = dict(zip(map(id, program.instructions), spent.held_bytes, strict=True))
+    ordered, held_bytes = in_issue_order(program, spent.held_bytes)
+    held = dict(zip(map(id, ordered.instructions), held_bytes, strict=True))
     for event in step.events:
         if not event.communicates and event.end_s > event.start_s:
-            here = held[id(event.instruction)] + bytes_beside(program, step, event)
+            here = held[id(event.instruction)] + bytes_beside(ordered, step, event)
             assert here <= spent.peak_memory_bytes
+
+
+@settings(max_examples=100, deadline=None)
+@given(programs())
+def test_what_is_issued_early_finds_its_operands_and_room(program: ShardedProgram) -> None:
+    spent = accounted(program)
+    ordered, held = in_issue_order(program, spent.held_bytes)
+    assert Counter(map(id, ordered.instructions)) == Counter(map(id, program.instructions))
+    made = {*program.inputs}
+    for instruction in ordered.instructions:
+        assert made.issuperset(v for v in instruction.ins if v not in program.inputs)
+        made.update(instruction.outs)
+    assert max(held, default=0) <= spent.peak_memory_bytes
+    assert accounted(ordered).peak_memory_bytes <= spent.peak_memory_bytes
 
 
 @settings(max_examples=60, deadline=None)
@@ -238,3 +256,47 @@ def test_a_loop_that_only_computes_runs_beside_a_collective() -> None:
     assert schedule(program, cost, FREE, spent.held_bytes).makespan_s == pytest.approx(
         spent.compute_time_s
     )
+
+
+def test_casts_beside_collectives_hold_neither_up() -> None:
+    """A weight's shard is cast right before it is gathered, and a gradient's right after it is scattered."""
+
+    def step_of(room: int) -> StepSchedule:
+        build = Builder()
+        weight = build.input(SPLIT)
+        rows = build.input()
+        for _ in range(400):
+            rows = build.compute([rows])
+        gathered = build.all_gather(build.compute([weight], SPLIT, kind=CAST))
+        gradient = build.compute([rows, gathered], PARTIAL)
+        scattered = build.compute([build.reduce_scatter(gradient)], SPLIT, kind=CAST)
+        for _ in range(400):
+            rows = build.compute([rows])
+        updated = build.compute([weight, scattered], SPLIT)
+        program = build.program([rows, updated])
+        held = list(accounted(program).held_bytes)
+        return schedule(program, cost, FREE, [max(held) + room, *held[1:]])
+
+    assert step_of(ROOM).makespan_s == pytest.approx(
+        sum(e.time_s for e in step_of(ROOM).events if not e.communicates)
+    )
+    assert step_of(-ROOM).makespan_s == pytest.approx(sum(e.time_s for e in step_of(-ROOM).events))
+
+
+def test_what_is_needed_first_is_sent_first() -> None:
+    """A gradient of the operator before, needed at the end, does not hold up the weight of the one behind."""
+    build = Builder()
+    weight = build.input(SPLIT)
+    rows = build.input()
+    for _ in range(200):
+        rows = build.compute([rows])
+    reduced = build.all_reduce(build.compute([rows], PARTIAL, size=2048))
+    gathered = build.all_gather(weight)
+    rows = build.compute([rows, gathered])
+    for _ in range(1000):
+        rows = build.compute([rows])
+    program = build.program([rows, reduced])
+    held = list(accounted(program).held_bytes)
+    step = schedule(program, cost, FREE, [max(held) + ROOM, *held[1:]])
+    assert of(program, gathered, step).end_s < of(program, reduced, step).start_s
+    assert step.makespan_s == pytest.approx(accounted(program).compute_time_s)

@@ -26,7 +26,11 @@ def step(w: Any, x: Any) -> Any:
 @cache
 def shown() -> dict[str, Any]:
     planned = autopar.compile(step, **OPTIONS)
+    session = autopar.explore(step, *SHAPES, **OPTIONS)
     return {
+        "answer": session.links(0.5),
+        "session": session,
+        "compared": autopar.compare(session.start, session.plan),
         "plan": planned.plan(*SHAPES),
         "compiled": planned,
         "not planned": autopar.compile(step, **OPTIONS),
@@ -48,7 +52,10 @@ def shown() -> dict[str, Any]:
             "report",
             "Report(train_step on 8xh100, data=2 x model=4: 2.25 ms a step, peak 12 MiB, gap 0 %)",
         ),
-        ("comparison", "Comparison("),
+        ("comparison", "Comparison(this 1 s, other 2 s, told apart with a probability of "),
+        ("compared", "Comparison("),
+        ("answer", "Answer(links(0.5): step time "),
+        ("session", "Session(step on 2xh100 (device x 0.5), all=2: "),
         ("cluster", "Cluster(8x8xh100: 64 x h100-sxm of 74.5 GiB, "),
     ],
 )
@@ -59,7 +66,10 @@ def test_it_is_a_line(what: str, expected: str) -> None:
     assert "\n" not in said
 
 
-@pytest.mark.parametrize("what", ["plan", "compiled", "front", "report", "comparison", "cluster"])
+@pytest.mark.parametrize(
+    "what",
+    ["plan", "compiled", "front", "report", "comparison", "cluster", "session", "answer"],
+)
 def test_notebooks_show_a_small_table(what: str) -> None:
     page = shown()[what]._repr_html_()
     assert len(page) < 20_000

@@ -15,6 +15,7 @@ from typing import Any
 from jax import lax
 
 from autopar._compat import untyped_jax
+from autopar.emit.local.ring import Attend, Pull, Ring
 from autopar.emit.local.shard import Array, LocalOp, Run
 
 jnp: Any = untyped_jax.numpy
@@ -25,12 +26,62 @@ _LENGTHS = slice(4, 6)
 
 def attention_forward(local: LocalOp) -> Run:
     """The means, and the logarithms of the sums where they are asked for."""
-    return _Heads(local).forward(_forward(local))
+    heads = _Heads(local)
+    if not _goes_round(local):
+        return heads.forward(_forward(local))
+
+    parts = _Parts(local)
+    own = heads.forward(local.bind(is_training=True))
+    other = heads.forward(parts.of_all_keys(is_training=True))
+    ring = Ring(local, parts.split, parts.place, bool(parts.axes))
+
+    def run(*operands: Array) -> Sequence[Array]:
+        rest = operands[3:]
+        found = ring.forward(_attending(own, rest), _attending(other, rest), operands[:3])
+        return found[: len(local.op.outs)]
+
+    return run
+
+
+def _attending(kernel: Run, rest: Sequence[Array]) -> Attend:
+    """`kernel` of queries, keys and values."""
+
+    def attend(query: Array, key: Array, value: Array) -> Sequence[Array]:
+        return kernel(query, key, value, *rest)
+
+    return attend
 
 
 def attention_backward(local: LocalOp) -> Run:
     """The gradients of queries, and this device's part of those of keys and values."""
-    return _Heads(local).backward(_backward(local))
+    heads = _Heads(local)
+    if not _goes_round(local):
+        return heads.backward(_backward(local))
+
+    parts = _Parts(local)
+    own = heads.backward(local.bind())
+    other = heads.backward(parts.of_all_keys())
+    ring = Ring(local, parts.split, parts.place, bool(parts.axes))
+
+    def run(*operands: Array) -> Sequence[Array]:
+        rest = operands[3:10]
+        given = [*operands[:3], *operands[10:]]
+        return ring.backward(_pulling(own, rest), _pulling(other, rest), given)
+
+    return run
+
+
+def _pulling(kernel: Run, rest: Sequence[Array]) -> Pull:
+    """`kernel` of queries, keys, values, sums, means and the gradients of means."""
+
+    def pull(*given: Array) -> Sequence[Array]:
+        return kernel(*given[:3], *rest, *given[3:])
+
+    return pull
+
+
+def _goes_round(local: LocalOp) -> bool:
+    return any(exchange.rounds for exchange in local.strategy.exchanges)
 
 
 def _forward(local: LocalOp) -> Run:
@@ -120,15 +171,22 @@ class _Parts:
         self.local = local
         self.place = 2 if local.op.params["layout"] == _HEADS_FIRST else 1
         is_causal = local.op.params["mask_type"] == "CAUSAL"
-        self.axes = local.strategy.ins[0].dims[self.place] if is_causal else ()
+        self.split = local.strategy.ins[0].dims[self.place]
+        self.axes = self.split if is_causal else ()
         self.count = local.in_shape(0)[self.place]
         self.whole = local.op.ins[0].shape[self.place]
 
     def kernels(self, **changed: Any) -> tuple[Run, Run]:
         """The kernel for as many keys as a length says, and with a causal mask."""
-        asked: Any = self.local.payload.params["mask_type"]
-        masks: Any = asked.__class__
-        return self.local.bind(mask_type=masks.PADDING, **changed), self.local.bind(**changed)
+        return self._masked("PADDING", **changed), self.local.bind(**changed)
+
+    def of_all_keys(self, **changed: Any) -> Run:
+        """The kernel without a mask."""
+        return self._masked("NO_MASK", **changed)
+
+    def _masked(self, mask: str, **changed: Any) -> Run:
+        masks: Any = self.local.payload.params["mask_type"].__class__
+        return self.local.bind(mask_type=masks[mask], **changed)
 
     def start(self) -> Any:
         """The place of the first query."""

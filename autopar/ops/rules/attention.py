@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from math import prod
 from typing import NamedTuple
 
@@ -13,6 +14,7 @@ from autopar.core.strategy import Strategy
 from autopar.ops.rules.factor_rule import Dim, Factor, FactorRule
 from autopar.ops.rules.linearity import linear_sets
 from autopar.ops.rules.registry import rule_for, whole
+from autopar.ops.rules.ring import RingTraffic
 from autopar.ops.traits import declare
 
 FORWARD = "dot_product_attention_fwd"
@@ -38,6 +40,7 @@ _FACTORS: dict[str, tuple[Dim, ...]] = {
 """The factors of each operand and result: batch b, queries t, keys s, key heads k, queries of each g, features h, e."""
 _WHOLE = frozenset({"s", "h", "e"})
 _ALL_KEYS = "all k"
+_KEYS = ("key", "value")
 
 
 class _Sizes(NamedTuple):
@@ -75,7 +78,8 @@ def forward_kernel(op: OpNode) -> FactorRule:
 
     s, h and e are whole, and t where the kernel counts queries in a window, by lengths or along a bias. With a causal
     mask it need not be: a device asks for the keys before its queries and for those beside them, and knows where it
-    begins. Whole is what is packed or paged.
+    begins. Of as many keys as queries, without a bias, lengths and a window, s may be split as t is: keys and values go
+    round a ring. Whole is what is packed or paged.
     """
     names = _operands(op)
     if names is None:
@@ -117,11 +121,18 @@ def _rules(
     sizes: _Sizes,
     linear: tuple[int, ...] = (),
 ) -> FactorRule:
-    """The rule, and where heads share key heads that with all key heads on every device: it takes those of its own."""
-    rule = _rule(op, names, results, sizes, linear)
-    if sizes.g == 1 or sizes.k == 1:
-        return rule
-    return replace(rule, ways=(_rule(op, names, results, sizes, linear, whole_keys=True),))
+    """The rule, and its other ways.
+
+    Where heads share key heads: with all key heads on every device, which takes those of its own. Where as many keys
+    as queries are counted by a causal mask or not at all: with these split as queries are, going round in a ring.
+    """
+    makes = [partial(_rule, op, names, results, sizes, linear)]
+    if sizes.g > 1 and sizes.k > 1:
+        makes.append(partial(makes[0], whole_keys=True))
+    if _goes_round(op, sizes):
+        makes += [partial(make, ring=True) for make in makes]
+    first, *ways = (make() for make in makes)
+    return replace(first, ways=tuple(ways))
 
 
 def _rule(
@@ -132,6 +143,7 @@ def _rule(
     linear: tuple[int, ...],
     *,
     whole_keys: bool = False,
+    ring: bool = False,
 ) -> FactorRule:
     counts = _counts_queries(op)
     divides = _divides_queries(op)
@@ -141,7 +153,8 @@ def _rule(
         zip((*names, *results), (*op.ins, *op.outs), strict=True)
     ):
         dims = _dims(op, name, tensor, place, sizes)
-        sides.append([_of_all_keys(dim) for dim in dims] if whole_keys else dims)
+        dims = [_of_all_keys(dim) for dim in dims] if whole_keys else dims
+        sides.append([("t",) if dim == ("s",) else dim for dim in dims] if ring else dims)
         frozen |= {factor for dim in dims for factor in dim if "." in factor}
 
     ins = sides[: len(names)]
@@ -155,7 +168,7 @@ def _rule(
         if factor not in frozen and extents[factor] != 1 and all(factor not in dim for dim in dims)
     }
     offsets = {*(["t"] if divides else []), *(["n"] if whole_keys and op.kind in ATTENTION else [])}
-    return FactorRule.of(
+    rule = FactorRule.of(
         op,
         ins=ins,
         outs=outs,
@@ -164,6 +177,39 @@ def _rule(
         frozen=frozen | {_ALL_KEYS},
         linear=linear_sets(op, linear) if linear else (),
         offsets=offsets,
+        exchanged={"t": _around(op, names, results, sides)} if ring else {},
+    )
+    return replace(rule, split=frozenset({"t"})) if ring else rule
+
+
+def _around(
+    op: OpNode, names: Sequence[str], results: Sequence[str], sides: Sequence[Sequence[Dim]]
+) -> RingTraffic:
+    """What is sent where queries, keys and values are split along their places."""
+    places = [
+        (tensor, list(dims).index(("t",))) for tensor, dims in enumerate(sides) if ("t",) in dims
+    ]
+    entering = [place for place in places if place[0] < len(names)]
+    leaving = [place for place in places if place[0] >= len(names)]
+
+    return RingTraffic(
+        op.ins[entering[0][0]].shape[entering[0][1]],
+        _counts_queries(op),
+        entering,
+        [place for place in entering if names[place[0]] in _KEYS],
+        [place for place in leaving if results[place[0] - len(names)] in _KEYS],
+        leaving,
+    )
+
+
+def _goes_round(op: OpNode, sizes: _Sizes) -> bool:
+    """Whether a kernel can be asked for blocks of keys one after another, and its results be put together."""
+    return (
+        op.kind in ATTENTION
+        and sizes.t == sizes.s
+        and (_divides_queries(op) or not _counts_queries(op))
+        and op.ins[3].shape == (0,)
+        and op.params["dropout_rate"] == 0
     )
 
 
@@ -222,8 +268,10 @@ def slowest(op: OpNode, strategy: Strategy, mesh: DeviceMesh) -> float:
     """How many times as much as the mean the device does that does most: of a causal mask that with the last queries.
 
     (1 - t / (2 T)) / (1 / 2)          t queries of T
+
+    In a ring all do as much, by zigzag order.
     """
-    if op.kind not in ATTENTION or not _divides_queries(op):
+    if op.kind not in ATTENTION or not _divides_queries(op) or strategy.exchanges:
         return 1.0
     parts = mesh.product(dict(strategy.factors).get("t", ()))
     return 2.0 - 1.0 / parts

@@ -374,7 +374,9 @@ def _exchanges(
                 size = _elements(traffic, extent) * (
                     traffic.itemsize or rule.itemsizes[traffic.tensor]
                 )
-                found.append(Exchange(traffic.kind, axes, size, traffic.tensor, traffic.hop))
+                found.append(
+                    Exchange(traffic.kind, axes, size, traffic.tensor, traffic.hop, traffic.rounds)
+                )
             if traffic.extent is not None and traffic.dim is not None:
                 extent[traffic.dim] = traffic.extent
 

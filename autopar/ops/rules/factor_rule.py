@@ -23,7 +23,7 @@ class Traffic:
     It moves `tensor` (an operand; results count on behind the operands) with `elements` of its dim `dim` in place of
     the dim's local size (None: on top of all its dims); no elements: nothing is sent. Afterwards the local operator
     sees `extent` elements of the dim (None: as many as before). A permute goes to `hop`. An element has `itemsize`
-    bytes (None: as many as the tensor's).
+    bytes (None: as many as the tensor's). It is sent once, or in each of so many `rounds` of computing.
     """
 
     kind: StepKind
@@ -33,6 +33,7 @@ class Traffic:
     hop: Hop | None = None
     extent: int | None = None
     itemsize: int | None = None
+    rounds: int = 0
 
 
 TrafficOf = Callable[[int], tuple[Traffic, ...] | None]

@@ -1,0 +1,1 @@
+"""Programs: one for each message, by what they are about."""

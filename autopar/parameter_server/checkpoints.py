@@ -119,6 +119,7 @@ class Manifest:
 def _write(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     """A file that is whole once it has its name, which outlives a crash."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
+
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with beside.open("wb") as file:

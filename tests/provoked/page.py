@@ -23,7 +23,8 @@ What does autopar say, and what makes it say so? `python -m tests.provoked` writ
 shows its message. Errors and warnings are in `autopar.errors`; a warning is shown as the error that it becomes under
 `warnings.simplefilter("error")`. The command line says the same in a line, with exit code 2.
 
-All programs run on eight virtual devices, and begin with:"""
+Names that begin with `_` are helpers, in `tests/provoked/programs/`. All programs run on eight virtual devices, and
+begin with:"""
 
 
 def names() -> list[str]:

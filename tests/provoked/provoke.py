@@ -53,7 +53,7 @@ def code_of(program: Program) -> str:
 
 
 def provoke(program: Program, under: Path) -> Message:
-    """What a program shows in a folder of its own under `under`; no classes where that is neither error nor warning."""
+    """What a program shows, in a folder of its own under `under`; without classes where it is no error or warning."""
     printed = StringIO()
     folder = under / program.__name__
     with _in_folder(folder), _recorded() as made, warnings.catch_warnings():

@@ -145,3 +145,20 @@ def a_source_of_a_primitive_of_ones_own():
     tripled_p.def_abstract_eval(lambda aval: aval)
     autopar.register_rule("tripled", "... -> ...", replace=True)
     autopar.plan(lambda x: tripled_p.bind(x).sum(), x, cluster="cpu8", mesh={"a": 8}).to_source()
+
+
+def a_comparison_with_prices_of_ones_own():
+    from autopar.cost.alpa import alpa_pricing
+
+    options = {"cluster": "cpu8", "mesh": {"a": 8}}
+    theirs = autopar.plan(layer, w, x, pricing=alpa_pricing((1.0,), (1.0,)), **options)
+    autopar.compare(theirs, autopar.plan(layer, w, x, **options))
+
+
+def a_page_that_cannot_be_written():
+    plan = autopar.plan(layer, w, x, cluster="cpu8", mesh={"a": 8})
+    plan.to_html("gone/plan.html", compare=False)
+
+
+def a_page_of_a_front_without_points():
+    autopar.Front(()).to_html()

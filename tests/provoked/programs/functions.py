@@ -46,3 +46,8 @@ def a_function_that_closes_over_a_traced_value():
 def lint_of_what_jax_cannot_lower():
     odd = jax.jit(layer, in_shardings=jax.NamedSharding(jax.make_mesh((8,), ("a",)), jax.P("a")))
     autopar.lint(odd, w[:9], x[:, :9])
+
+
+def a_function_that_fails_on_arrays_of_an_explicit_mesh():
+    typed = jax.device_put(x, jax.NamedSharding(jax.make_mesh((8,), ("a",)), jax.P("a")))
+    autopar.plan(lambda x: x @ x, typed, cluster="cpu8")

@@ -327,3 +327,8 @@ def layers_whose_result_has_its_rows_in_another_dim():
 
     shapes = [jax.ShapeDtypeStruct(dims, np.float32) for dims in ((4, 8, 8), (8, 8))]
     autopar.plan(deep, *shapes, cluster="4x2xcpu-1gbit")
+
+
+def place_of_a_list_for_a_tuple():
+    plan = autopar.plan(lambda pair: pair[0] @ pair[1], (x, w), cluster="cpu8", mesh={"a": 8})
+    plan.place([x, w])

@@ -235,3 +235,26 @@ def a_rule_by_indices_without_the_size_of_one():
         return x * 2
 
     autopar.plan(lambda x: mine_without_a_size(x).sum(), x, cluster="cpu8", mesh={"a": 8})
+
+
+def a_rule_by_indices_that_carries_what_is_not_reduced():
+    @autopar.operator(
+        lambda op: FactorRule.of(op, ins=[["a", "b"]], outs=[["a", "b"]], carried={"a": (0,)})
+    )
+    def mine_carrying(x):
+        return x * 2
+
+    autopar.plan(lambda x: mine_carrying(x).sum(), x, cluster="cpu8", mesh={"a": 8})
+
+
+def a_rule_by_indices_whose_operand_holds_what_it_carries():
+    def rule(op):
+        return FactorRule.of(
+            op, ins=[["a", "b"]], outs=[["a"]], reduced={"b": "sum"}, carried={"b": (0,)}
+        )
+
+    @autopar.operator(rule)
+    def mine_holding(x):
+        return x.sum(1)
+
+    autopar.plan(lambda x: mine_holding(x).sum(), x, cluster="cpu8", mesh={"a": 8})

@@ -6,7 +6,9 @@ from autopar.parameter_server import Job
 from autopar.parameter_server.cluster import split_address
 from autopar.parameter_server.layout import Layout
 from autopar.parameter_server.optimizers import check_dense, check_sparse
+from autopar.parameter_server.records import Part
 from autopar.parameter_server.sharding import Leaf, Shard, place
+from autopar.parameter_server.store import Store
 from tests.provoked.programs._shared import Path, jax, np, w
 
 
@@ -131,3 +133,29 @@ def checkpoints_of_other_servers():
 
     Manifest(Path("run"), [[Shard("w", 0, 16)]]).add(Saved(0, {0: 0}))
     Manifest(Path("run"), [[Shard("w", 0, 8)], [Shard("w", 8, 16)]]).versions()
+
+
+_OF_W = Part((Shard("w", 0, 16),), frozenset(), optax.sgd(0.1), optax.sgd(0.1))
+_OF_TABLE = Part((Shard("t", 0, 16),), frozenset({"t"}), optax.sgd(0.1), optax.sgd(0.1))
+
+
+def gradients_of_another_server():
+    Store(_OF_W, {"w[0:16]": w}).check({"v[0:16]": w})
+
+
+def a_shard_of_another_server():
+    Store(_OF_W, {"w[0:16]": w}).read({"v[0:16]": None})
+
+
+def rows_of_a_table_that_are_on_another_server():
+    Store(_OF_TABLE, {"t[0:16]": w}).read({"t[0:16]": np.array([16])})
+
+
+def a_checkpoint_of_another_optimizer():
+    Store(_OF_W, {"w[0:16]": w}).restore({"value w[0:16]": w, "state 0": w})
+
+
+def a_batch_that_is_no_arrays():
+    from autopar.parameter_server.worker import _examples
+
+    _examples({})

@@ -75,15 +75,6 @@ def a_cache_that_cannot_be_made():
     autopar.plan(layer, w, x, cluster="cpu8", mesh={"a": 8}, cache="file/plans")
 
 
-def a_page_that_cannot_be_written():
-    plan = autopar.plan(layer, w, x, cluster="cpu8", mesh={"a": 8})
-    plan.to_html("gone/page.html", compare=False)
-
-
-def a_page_of_a_front_without_points():
-    autopar.Front(()).to_html()
-
-
 def a_timeline_that_cannot_be_written():
     plan = autopar.plan(layer, w, x, cluster="cpu8", mesh={"a": 8})
     plan.timeline().save("gone/trace.json")

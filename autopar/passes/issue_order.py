@@ -79,6 +79,7 @@ class _Ordering:
                     one = instructions[n]
                     yield _Unit([n], frozenset(one.ins), frozenset(one.outs), one)
                 continue
+
             span = range(members[0], members[-1] + 1)
             yield _Unit(
                 self.of(span, inner),

@@ -298,6 +298,7 @@ def _row(
         found.is_main,
         tuple(_bits(found.reads)),
     )
+
     if isinstance(one, Compute):
         return replace(row, split=one.strategy.split)
     if not isinstance(one, Move) or not one.is_collective:

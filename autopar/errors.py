@@ -18,7 +18,7 @@ class UnknownCluster(AutoparError, ValueError):
 
 
 class InvalidOption(AutoparError, ValueError):
-    """An option of `compile` or `plan` whose value makes no sense."""
+    """An option of `compile` or `plan`, or a question to a session, whose value makes no sense."""
 
 
 class UnknownOption(InvalidOption, TypeError):

@@ -18,7 +18,7 @@ settings.register_profile("untimed", deadline=None, suppress_health_check=[Healt
 settings.load_profile("untimed")
 # Of more examples than these every run tries one in QUICK_SHARE; all are tried by the slow ones.
 FEW_EXAMPLES = 40
-QUICK_SHARE = 3
+QUICK_SHARE = 5
 _SETTINGS = (
     "_hypothesis_internal_use_settings"  # hypothesis has no public name for those of one test
 )

@@ -12,12 +12,16 @@ from typing import TYPE_CHECKING, Any, Unpack, overload
 from autopar._compat import untyped_jax
 from autopar._mesh import aval_of
 from autopar.api import constraints as made
-from autopar.api.compiled import Compiled
+from autopar.api.calls import Calls, OpenedCall
 from autopar.api.constraints import LayoutLike, TargetLike, checked
+from autopar.api.following import followed
 from autopar.api.front import Front, checked_points
+from autopar.api.make import alternatives, plan_of_traces
 from autopar.api.options import Function, PlanOptions, Settings, split_options, takes_options
 from autopar.api.plan import Plan
+from autopar.api.shardings import kept
 from autopar.api.sizes import limit_of
+from autopar.api.target import PlanningTarget
 from autopar.core.mesh import DeviceMesh
 from autopar.core.sizes import exact_bytes
 from autopar.errors import InvalidMesh, InvalidOption, Unsolved
@@ -27,6 +31,7 @@ from autopar.report.render import plain, rich_sections
 from autopar.search.constraints.records import Constraint, Named, Pin, Target, show
 from autopar.search.front import find_front
 from autopar.search.within import PlansWithin
+from autopar.trace import Traced
 from autopar.trace.arguments import positional_names
 from cost_models import Cluster, replace_link
 
@@ -80,7 +85,8 @@ class Session:
 
     Pins, what is forbidden and links are answered from what is there of the plan. For large functions a limit that
     binds is answered from a curve of plans within all limits, which is drawn at the first such question; its answer
-    says how far off it may be. Another mesh, and another batch, are searched anew the first time.
+    says how far off it may be. Another mesh is searched anew the first time, and so is
+    another batch, which is traced anew too.
     """
 
     def __init__(self, function: _Function) -> None:
@@ -343,6 +349,9 @@ class _Function:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     options: PlanOptions
+    _traces: dict[int | None, list[Traced]] = field(
+        default_factory=dict[int | None, "list[Traced]"]
+    )
     _plans: dict[tuple[Axes | None, int | None], Plan] = field(
         default_factory=dict[tuple[Axes | None, int | None], Plan]
     )
@@ -352,12 +361,31 @@ class _Function:
         if mesh is not None and rows is None and mesh == self.first.mesh.axes:
             return self.first
         if (mesh, rows) not in self._plans:
-            args, kwargs = self._arguments(rows)
             settings = Settings.of(self.options)
             if mesh is not None:
                 settings = replace(settings, mesh=dict(mesh), devices=settings.own_devices())
-            self._plans[mesh, rows] = Compiled(self.fn, settings).plan(*args, **kwargs)
+            self._plans[mesh, rows] = self._planned(settings, rows)
         return self._plans[mesh, rows]
+
+    def _planned(self, settings: Settings, rows: int | None) -> Plan:
+        """The plan under `settings`."""
+        args, kwargs = self._arguments(rows)
+        with Calls(self.fn, settings, None).opened(args, kwargs) as call:
+            fn = call.pure.fn
+            leading = followed(call.pure.settings, fn, call.args, call.kwargs)
+            own = kept(leading, fn, call.args, call.kwargs)
+            return plan_of_traces(fn, own, self._traced(call, own, rows))
+
+    def _traced(self, call: OpenedCall, settings: Settings, rows: int | None) -> list[Traced]:
+        """The traces of a call: made once for as many rows, unless types speak of a mesh."""
+        traces = self._traces.get(rows)
+        if traces is None:
+            cluster = PlanningTarget.of(settings).cluster
+            traces = alternatives(call.pure.fn, settings, call.args, call.kwargs, cluster)
+
+        if not traces[0].mesh:
+            self._traces[rows] = traces
+        return traces
 
     @property
     def first(self) -> Plan:

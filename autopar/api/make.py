@@ -80,6 +80,13 @@ def make_plan(
         return _found(fn, settings, target, traces)
 
 
+def plan_of_traces(fn: Function, settings: Settings, traces: Sequence[Traced]) -> Plan:
+    """The plan of `fn`, which was traced so, under `settings` that need not be those it was traced under."""
+    with collection_paused():
+        target = PlanningTarget.of(settings)
+        return _found(fn, _held(fn, settings, traces[0]), target, traces)
+
+
 def _held(fn: Function, settings: Settings, traced: Traced) -> Settings:
     """`settings` with shardings as constraints; without constraints on what is not in a part of a function."""
     held = pinned(settings, Shapes.of(traced), leading_arguments(fn))

@@ -251,6 +251,8 @@ def _beside(
         held = workspace(op, [size[value] for value in instruction.ins])
         if not instruction.exchanges:
             return held
+        if op.body is not None:
+            held //= turns(strategy) + 1
 
         beside = lengthening(op, strategy, mesh)
         copies = {

@@ -7,6 +7,7 @@ operators of their own (`ops.rules.attention`).
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -15,7 +16,9 @@ from autopar import _compat
 from autopar._compat import untyped_jax
 from autopar.operators.decorator import operator
 from autopar.operators.primitive import KEEP
-from autopar.ops.rules.attention import attention_rule
+from autopar.ops.rules.attention import attention_rule, attention_vjp_rule
+from autopar.ops.rules.derived import VJP, derived
+from autopar.ops.rules.registry import register
 
 Array = jax.Array
 jnp: Any = untyped_jax.numpy
@@ -127,6 +130,9 @@ def _on_shard(
         local_window_size=None,
         return_residual=return_residual,
     )
+
+
+register("attention" + VJP, partial(attention_vjp_rule, derived(attention_rule)), replace=True)
 
 
 def _seen(positions: Array, keys: int, is_causal: bool, window: tuple[int, int] | None) -> Array:

@@ -61,7 +61,8 @@ def beside_bytes(op: OpNode, strategy: Strategy, mesh: DeviceMesh, read: Sequenc
         if e.tensor < len(sizes)
     }
     around = sum(lengthened.values()) + sent_bytes(op, strategy.exchanges)
-    return workspace_bytes(op, sizes) + around + second_bytes(op, strategy, mesh)
+    held = workspace_bytes(op, sizes) // (turns(strategy) + 1 if op.body is not None else 1)
+    return held + around + second_bytes(op, strategy, mesh)
 
 
 def second_bytes(op: OpNode, strategy: Strategy, mesh: DeviceMesh) -> int:

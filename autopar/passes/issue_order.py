@@ -8,6 +8,7 @@ are there, and what does nothing but take their results up, when these are read:
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -96,7 +97,8 @@ class _Ordering:
             for v in unit.reads:
                 readers.setdefault(v, []).append(n)
 
-        starts = np.array([min(unit.positions) for unit in units], dtype=np.int64)
+        bounds = [min(unit.positions) for unit in units]
+        bounds += [max(unit.positions) + 1 for unit in units[-1:]]
         places = [(n, 0, n) for n in range(len(units))]
         feeds = self._feeding(units, readers)
         for n in feeds:
@@ -104,41 +106,34 @@ class _Ordering:
                 (places[makers[v]][0] for v in units[n].reads if v in makers), default=-1
             )
             size = self._size(units[n].makes)
-            first = self._roomy_from(starts, ready, n, size)
+            first = self._roomy_from(bounds, ready, n, size)
             if first < n:
-                self.free[starts[first] : starts[n]] -= size
+                self.free[bounds[first] : bounds[n]] -= size
                 places[n] = (first - 1, 1, n)
 
         takes_up = set(self._taking_up(units, makers)).difference(feeds)
         for n in sorted(takes_up, reverse=True):
             reading = [places[m][0] for v in units[n].makes for m in readers.get(v, ())]
             before = min(reading, default=len(units))
-            # when it runs, it holds both: so results are not counted off
-            size = self._size(units[n].reads)
-            last = self._roomy_to(starts, n, before, size)
+            # when it runs, it holds both
+            size = self._size(units[n].reads | units[n].makes)
+            last = self._roomy_to(bounds, n, before, size)
             if last > n:
-                self.free[starts[n] + 1 : starts[last] + 1] -= size
+                self.free[bounds[n + 1] : bounds[last + 1]] -= size
                 places[n] = (last + 1, -1, n)
 
         return places
 
-    def _roomy_from(self, starts: Bytes, ready: int, number: int, size: int) -> int:
+    def _roomy_from(self, bounds: Sequence[int], ready: int, number: int, size: int) -> int:
         """The first unit, `ready` at the earliest, from which on to `number` there are so many bytes left."""
-        if ready >= number:
-            return number
-        short = np.flatnonzero(self.free[starts[ready] : starts[number]] < size)
-        if not short.size:
-            return ready
-        return int(np.searchsorted(starts, starts[ready] + short[-1] + 1))
+        short = np.flatnonzero(self.free[bounds[ready] : bounds[number]] < size).tolist()
+        return bisect_left(bounds, bounds[ready] + short[-1] + 1) if short else min(ready, number)
 
-    def _roomy_to(self, starts: Bytes, number: int, before: int, size: int) -> int:
-        """The last unit, in front of `before`, up to which from `number` on there are so many bytes left."""
-        if before - 1 <= number:
-            return number
-        short = np.flatnonzero(self.free[starts[number] + 1 : starts[before - 1] + 1] < size)
-        if not short.size:
-            return before - 1
-        return int(np.searchsorted(starts, starts[number] + 1 + short[0], side="right")) - 2
+    def _roomy_to(self, bounds: Sequence[int], number: int, before: int, size: int) -> int:
+        """The last unit, in front of `before`, up to whose end from `number` on there are so many bytes left."""
+        behind = bounds[number + 1]
+        short = np.flatnonzero(self.free[behind : bounds[before]] < size).tolist()
+        return bisect_right(bounds, behind + short[0]) - 2 if short else max(before - 1, number)
 
     def _feeding(self, units: Sequence[_Unit], readers: dict[int, list[int]]) -> list[int]:
         """The units that do nothing but feed collectives, in order."""

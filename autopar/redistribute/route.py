@@ -115,13 +115,13 @@ class Router:
             return self
 
         if barred not in self._without:
-            prices = [
+            shared, fused = (
                 None if other is self else _barred(other._price, barred)
                 for other in (self.shared, self.fused)
-            ]
+            )
             hidden = None if self.hidden is self else self.hidden.without(barred)
             self._without[barred] = Router(
-                self.mesh, _barred(self._price, barred), self._turn, *prices, hidden
+                self.mesh, _barred(self._price, barred), self._turn, shared, fused, hidden
             )
         return self._without[barred]
 

@@ -44,7 +44,8 @@ def cross_entropy(w: Any, x: Any, labels: Any) -> Any:
 # Models ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "count"), [("mlp", 2), ("gpt", 4), ("tied", 2), ("bert", 2)])
+@pytest.mark.quick_share(2)
+@pytest.mark.parametrize(("name", "count"), [("mlp", 2), ("tied", 2), ("gpt", 4), ("bert", 2)])
 def test_gradients_of_models_are_those_of_plain_jax(name: str, count: int) -> None:
     """Dropout, tied embeddings, causal masks; sums of another order differ by rounding."""
     fn, args = small_models.loss_and_grads(name)

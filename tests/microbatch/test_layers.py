@@ -13,6 +13,7 @@ from autopar.errors import BatchNotCut, InvalidOption, NoStagesWarning
 from autopar.microbatch.layers import STAGES, choices_of_stages, scan_layers
 from autopar.operators import KEEP
 from autopar.trace import trace
+from tests.quick_some import diagonal
 
 LAYERS, ROWS, TOKENS, WIDTH = 4, 16, 3, 8
 ALL = [Stages(2, 2), Stages(2, 8), Stages(4, 4), Stages(4, 16)]
@@ -72,8 +73,11 @@ def assert_close(found, wanted, tolerance=1e-10):
         np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("stages", ALL, ids=str)
-@pytest.mark.parametrize("layer", [plain, dropped, normalised, attending])
+@pytest.mark.parametrize(
+    ("layer", "stages"),
+    diagonal([plain, dropped, normalised, attending], ALL, quick=2),
+    ids=lambda value: getattr(value, "__name__", str(value)),
+)
 def test_values_and_gradients_are_those_of_scan(layer, stages, drawn):
     wanted = gradients(layer, *drawn)
     with STAGES(stages):

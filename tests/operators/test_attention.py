@@ -114,7 +114,7 @@ def test_every_strategy_gives_the_gradient_of_a_bias() -> None:
 
 
 def test_what_may_be_split() -> None:
-    """Batch, heads with their key heads, and queries: a causal one knows its place by an operand."""
+    """Batch, heads with their key heads, and queries, alone or with keys; a causal one knows its place."""
     (found, *_) = built(gradients(CALLS["causal"]), arrays())
     placed = {
         (str(s.ins[0]), str(s.ins[1]), str(s.ins[4]))
@@ -123,8 +123,9 @@ def test_what_may_be_split() -> None:
     whole = "[-, -, -, -]"
     heads = "[-, -, x, -]"
     queries = ("[-, x, -, -]", whole, "[x]")
+    ring = ("[-, x, -, -]", "[-, x, -, -]", "[x]")
     own = (heads, whole, "[-]")  # each device takes the key heads of its heads
-    assert placed == {(whole, whole, "[-]"), (heads, heads, "[-]"), queries, own}
+    assert placed == {(whole, whole, "[-]"), (heads, heads, "[-]"), queries, ring, own}
 
 
 PINNED = {"batch": "x, -, -, -", "heads": "-, -, x, -", "queries": "-, x, -, -"}

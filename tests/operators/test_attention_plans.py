@@ -84,15 +84,25 @@ def by_pallas(q: Any, k: Any, v: Any) -> Any:
     return call(*map(jax.lax.stop_gradient, (q, k))) * q + jnp.repeat(v, HEADS // KEYS, 2)
 
 
+def in_blocks(q: Any, k: Any, v: Any) -> Any:
+    return jax.nn.dot_product_attention(q, k, v, is_causal=True)
+
+
 LAYERS = {"written out": written_out, "by cuDNN": by_cudnn, "by Pallas": by_pallas}
-KINDS = {"written out": "attention", "by cuDNN": "dot_product", "by Pallas": "pallas_kernel"}
+OTHERS = {"in blocks": in_blocks}
+KINDS = {
+    "written out": "attention",
+    "in blocks": "attention",
+    "by cuDNN": "dot_product",
+    "by Pallas": "pallas_kernel",
+}
 
 
 @cache
 def case_of(name: str) -> Case:
     def loss(weights: Any, x: Any) -> Any:
         q, k, v = (jnp.einsum("btm,mnh->btnh", x, weights[part]) for part in "qkv")
-        y = jnp.einsum("btnh,nhm->btm", LAYERS[name](q, k, v), weights["out"])
+        y = jnp.einsum("btnh,nhm->btm", (LAYERS | OTHERS)[name](q, k, v), weights["out"])
         return ((x + y) ** 2).mean()
 
     case = Case(jax.value_and_grad(loss), (WEIGHTS, _floats(BATCH, TOKENS, WIDTH)), "float32")
@@ -113,7 +123,12 @@ def round_a_ring(space: Space) -> Space:
 
 @pytest.mark.parametrize(
     ("name", "mesh"),
-    [("by cuDNN", "2x4"), pytest.param("by cuDNN", "2x2x2", marks=pytest.mark.slow)],
+    [
+        ("by cuDNN", "2x4"),
+        ("in blocks", "2x4"),
+        pytest.param("by cuDNN", "2x2x2", marks=pytest.mark.slow),
+        pytest.param("in blocks", "2x2x2", marks=pytest.mark.slow),
+    ],
 )
 def test_keys_and_values_go_round_in_a_ring(name: str, mesh: str) -> None:
     case = case_of(name)

@@ -14,9 +14,11 @@ from autopar.core.program import Compute
 from autopar.ops.rules import rule_of
 from autopar.ops.rules.attention import slowest
 from autopar.ops.rules.enumerate import enumerate_strategies
-from tests.operators.test_attention import gradients, planned, same
+from tests.operators.test_attention import CALLS, arrays, gradients, planned, same
+from tests.operators.test_shipped import built
 from tests.ops.build import build
 from tests.ops.cases_attention import ATTENTION
+from tests.ops.property import MESHES
 
 CUDNN = {"is_causal": True, "implementation": "cudnn"}
 ROUND = {"causal", "causal round a ring", "causal, heads first", "round a ring"}
@@ -30,6 +32,14 @@ def test_what_may_go_round(case: Any) -> None:
     rings = [s for s in enumerate_strategies(rule_of(op), mesh) if s.exchanges]
     assert bool(rings) == (case.name.removeprefix(f"{case.kind} ") in ROUND)
     assert all(slowest(op, s, mesh) == 1 for s in rings)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_what_is_written_out_may_go_round_in_blocks(name: str) -> None:
+    """Forwards and backwards, without a window, bias, mask, lengths and sums."""
+    for one in built(gradients(CALLS[name]), arrays()):
+        rings = [s for s in enumerate_strategies(rule_of(one.op), MESHES[0]) if s.exchanges]
+        assert bool(rings) == (name in ("plain", "causal"))
 
 
 def attention_of(plan: autopar.Plan) -> list[Compute]:

@@ -131,7 +131,8 @@ def peaks(name: str, problem: Problem) -> Iterator[tuple[float, int]]:
 
 @pytest.mark.quick_share(3)
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "gpt")) for name in MODELS]
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name in ("gpt", "mlp"))) for name in MODELS],
 )
 def test_the_problem_counts_no_more_than_the_program_holds(name: str) -> None:
     """So what is proven within a limit on what it counts holds within one on the program."""

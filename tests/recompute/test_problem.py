@@ -153,7 +153,9 @@ def setting(name: str, part: str) -> Setting:
 @pytest.mark.parametrize(
     ("name", "part"),
     [
-        pytest.param(name, part, marks=[] if name == "sines" else pytest.mark.slow)
+        pytest.param(
+            name, part, marks=[] if (name, part) == ("sines", "last") else pytest.mark.slow
+        )
         for part in ("first", "last")
         for name in CASES
         if (name, part) != ("scanned", "last")

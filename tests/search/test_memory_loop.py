@@ -239,6 +239,7 @@ def hidden(case: int) -> list[Planned]:
     return found
 
 
+@pytest.mark.quick_share(2)
 @pytest.mark.parametrize("case", [1, 2])
 def test_what_is_learnt_of_a_program_rules_out_its_choice(case: int) -> None:
     """Its choice then uses what the program holds, at the times at which it does; no choice uses less than before."""
@@ -258,6 +259,7 @@ def test_what_is_learnt_of_a_program_rules_out_its_choice(case: int) -> None:
         assert peak(learnt.problem(top - 1), choice) == top + 1
 
 
+@pytest.mark.quick_share(2)
 @pytest.mark.parametrize("case", [1, 2])
 def test_what_is_learnt_says_nothing_of_strategies_that_want_operands_elsewhere(case: int) -> None:
     """Unless it is guessed, the choice uses what its program holds; those of other kinds what they did."""

@@ -27,7 +27,8 @@ def assert_traced_equal(
     assert_same(expected, found, tolerance)
 
 
-@pytest.mark.parametrize(("remat", "typed_key"), [(False, False), (True, True)])
+@pytest.mark.quick_share(2)
+@pytest.mark.parametrize(("remat", "typed_key"), [(True, True), (False, False)])
 def test_gpt_with_dropout(remat: bool, typed_key: bool) -> None:
     fn, args = models.loss_and_grads("gpt", remat=remat, typed_key=typed_key, **GPT)
     assert_traced_equal(fn, args)

@@ -143,7 +143,7 @@ CALLS: dict[str, tuple[Function, tuple[Any, ...], int]] = {
 }
 
 
-@pytest.mark.quick_share(2)
+@pytest.mark.quick_share(3)
 @pytest.mark.parametrize("name", CALLS)
 def test_devices_share_out_what_the_grid_picks(name: str) -> None:
     function, args, count = CALLS[name]
@@ -259,7 +259,8 @@ def _call(name: str) -> tuple[Any, ...]:
     return function, *args
 
 
-@pytest.mark.parametrize("axes", [{"x": 8}, {"x": 2, "y": 4}])
+@pytest.mark.quick_share(2)
+@pytest.mark.parametrize("axes", [{"x": 2, "y": 4}, {"x": 8}])
 def test_plans_have_the_values_of_jax(axes: dict[str, int]) -> None:
     function = gradients(partial(gpu.mha, segment_ids=None, causal=True, interpret=True))
     args = [floats(8, 128, 8, 64) for _ in range(3)]

@@ -15,7 +15,7 @@ from typing import Any
 from jax import lax
 
 from autopar._compat import untyped_jax
-from autopar.emit.local.ring import Attend, Pull, Ring
+from autopar.emit.local.ring import Attend, Pull, Ring, goes_round
 from autopar.emit.local.shard import Array, LocalOp, Run
 
 jnp: Any = untyped_jax.numpy
@@ -27,7 +27,7 @@ _LENGTHS = slice(4, 6)
 def attention_forward(local: LocalOp) -> Run:
     """The means, and the logarithms of the sums where they are asked for."""
     heads = _Heads(local)
-    if not _goes_round(local):
+    if not goes_round(local):
         return heads.forward(_forward(local))
 
     parts = _Parts(local)
@@ -37,8 +37,7 @@ def attention_forward(local: LocalOp) -> Run:
 
     def run(*operands: Array) -> Sequence[Array]:
         rest = operands[3:]
-        found = ring.forward(_attending(own, rest), _attending(other, rest), operands[:3])
-        return found[: len(local.op.outs)]
+        return ring.forward(_attending(own, rest), _attending(other, rest), operands[:3])
 
     return run
 
@@ -55,7 +54,7 @@ def _attending(kernel: Run, rest: Sequence[Array]) -> Attend:
 def attention_backward(local: LocalOp) -> Run:
     """The gradients of queries, and this device's part of those of keys and values."""
     heads = _Heads(local)
-    if not _goes_round(local):
+    if not goes_round(local):
         return heads.backward(_backward(local))
 
     parts = _Parts(local)
@@ -78,10 +77,6 @@ def _pulling(kernel: Run, rest: Sequence[Array]) -> Pull:
         return kernel(*given[:3], *rest, *given[3:])
 
     return pull
-
-
-def _goes_round(local: LocalOp) -> bool:
-    return any(exchange.rounds for exchange in local.strategy.exchanges)
 
 
 def _forward(local: LocalOp) -> Run:

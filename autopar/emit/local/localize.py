@@ -29,6 +29,7 @@ from autopar.core.manual import BORDERS
 from autopar.core.mesh import DeviceMesh
 from autopar.core.strategy import Strategy
 from autopar.emit.exchange import Exchanger, InShardMap
+from autopar.emit.local import blocks
 from autopar.emit.local.attention import attention_backward, attention_forward
 from autopar.emit.local.counters import iota, iota_2x32_shape, rng_bit_generator
 from autopar.emit.local.dynamic import dynamic_slice, dynamic_update_slice
@@ -201,6 +202,8 @@ def _all_to_all(local: LocalOp) -> Run:
 
 
 _LOCALISERS: dict[str, Callable[[LocalOp], Run]] = {
+    "attention": blocks.attention,
+    "attention.vjp": blocks.attention_vjp,
     "conv_general_dilated": conv_general_dilated,
     "dot_general": dot_general,
     "dot_product_attention_bwd": attention_backward,

@@ -1,7 +1,7 @@
 """Ring attention: keys and values go from device to device beside the products, each with a part of its queries.
 
-A device asks a kernel for one block of keys after another and puts the means together by their sums, in float32. While
-one block is computed the next one arrives. Backwards the gradients of a block go round with it, in float32, and home.
+A device asks a kernel for one block of keys after another and puts the means together by their sums, in float32 or
+wider. While one block is computed the next one arrives. Backwards the gradients of a block go round with it, and home.
 Under a causal mask devices hold two halves of shards in zigzag order (`core.ring`): of a block that is not a device's
 own it computes two products of halves, whichever it is.
 
@@ -27,6 +27,16 @@ Pull = Callable[..., Sequence[Array]]
 """Queries, keys, values, sums, means and the gradients of means in; those of the first three out."""
 
 
+def goes_round(local: LocalOp) -> bool:
+    """Whether the strategy is a ring's."""
+    return any(exchange.rounds for exchange in local.strategy.exchanges)
+
+
+def wide_type(value: Array) -> Any:
+    """The type that sums of values of this type are taken in: float32 at least."""
+    return jnp.promote_types(value.dtype, jnp.float32)
+
+
 @dataclass(frozen=True)
 class Ring:
     """A device's place in a ring along `axes`. `place` is the dim of places in all but sums, where it is the last."""
@@ -45,21 +55,29 @@ class Ring:
         """The number of the device."""
         return jnp.asarray(self.local.offset_of(self.axes), jnp.int32)
 
-    def forward(self, own: Attend, other: Attend, qkv: Sequence[Array]) -> tuple[Array, Array]:
-        """Means and the logarithms of sums, by kernels for a device's own block and for those of others."""
-        query, key, value = (self.entered(x, self.place) for x in qkv)
+    def forward(self, own: Attend, other: Attend, qkv: Sequence[Array]) -> list[Array]:
+        """Means, and the logarithms of sums if asked for, by kernels for a device's own block and for others'."""
+        entered = [self.entered(x, self.place) for x in qkv]
+        out, sums = self._attended(own, other, entered)
+        means = self.left(out.astype(entered[0].dtype), self.place)
+        if len(self.local.op.outs) == 1:
+            return [means]
+        return [means, self.left(sums, sums.ndim - 1)]
+
+    def _attended(self, own: Attend, other: Attend, qkv: Arrays) -> Arrays:
+        """As `forward`, in the order of the ring, and wide."""
+        query, key, value = qkv
 
         def near() -> Arrays:
             out, sums = own(query, key, value)
-            return [out.astype("float32"), sums]
+            return [out.astype(wide_type(query)), sums.astype(wide_type(query))]
 
         def far(known: Arrays, block: Arrays, holder: Any) -> Arrays:
             if not self.is_causal:
                 return self.joined(known, other(query, *block))
             return self._joined_halves(known, other, query, block, holder)
 
-        out, sums = self._round(near, far, [key, value])
-        return self.left(out.astype(query.dtype), self.place), self.left(sums, sums.ndim - 1)
+        return self._round(near, far, [key, value])
 
     def joined(self, known: Arrays, found: Sequence[Array]) -> Arrays:
         """Means of two sets of keys and the logarithms of their sums, as those of all of them."""
@@ -68,7 +86,7 @@ class Ring:
         total = jnp.logaddexp(sums, more_sums)
         first = self.weights(jnp.exp(sums - total))
         second = self.weights(jnp.exp(more_sums - total))
-        return [out * first + more.astype("float32") * second, total]
+        return [out * first + more.astype(out.dtype) * second, total]
 
     def weights(self, sums: Array) -> Array:
         """[b, n, t] as factors of means."""
@@ -116,13 +134,30 @@ class Ring:
 
     def backward(self, own: Pull, other: Pull, given: Sequence[Array]) -> Arrays:
         """The gradients of queries, keys and values; `given` are these, sums, means and the gradients of means."""
-        query, key, value, sums, out, dy = (
-            self.entered(x, self.place if x.ndim == 4 else x.ndim - 1) for x in given
-        )
-        known = [sums, out, dy]
+        entered = [self.entered(x, self.place if x.ndim == 4 else x.ndim - 1) for x in given]
+        return self._left(self._pulled(own, other, entered[:3], entered[3:]), given)
+
+    def gradients(
+        self, attend: tuple[Attend, Attend], pull: tuple[Pull, Pull], given: Sequence[Array]
+    ) -> Arrays:
+        """As `backward`, given queries, keys, values and the gradients of means only: these go round twice."""
+        *qkv, dy = (self.entered(x, self.place) for x in given)
+        out, sums = self._attended(*attend, qkv)
+        return self._left(self._pulled(*pull, qkv, [sums, out, dy]), given)
+
+    def _left(self, gradients: Arrays, given: Sequence[Array]) -> Arrays:
+        return [
+            self.left(x.astype(like.dtype), self.place)
+            for x, like in zip(gradients, given, strict=False)
+        ]
+
+    def _pulled(self, own: Pull, other: Pull, qkv: Arrays, known: Arrays) -> Arrays:
+        """The gradients in the order of the ring, and wide."""
+        query, key, value = qkv
+        wide = wide_type(query)
 
         def near() -> Arrays:
-            return [x.astype("float32") for x in own(query, key, value, *known)]
+            return [x.astype(wide) for x in own(query, key, value, *known)]
 
         def far(found: Arrays, block: Arrays, holder: Any) -> Arrays:
             arrived = [found[0], *self.sent(found[1:])]
@@ -130,14 +165,10 @@ class Ring:
                 more = self._pulled_halves(other, query, block, known, holder)
             else:
                 more = other(query, *block, *known)
-            return [x + y.astype("float32") for x, y in zip(arrived, more, strict=True)]
+            return [x + y.astype(wide) for x, y in zip(arrived, more, strict=True)]
 
         dq, *around = self._round(near, far, [key, value])
-        found = [dq, *self.sent(around)]
-        return [
-            self.left(x.astype(like.dtype), self.place)
-            for x, like in zip(found, (query, key, value), strict=True)
-        ]
+        return [dq, *self.sent(around)]
 
     def _pulled_halves(
         self, other: Pull, query: Array, block: Arrays, known: Arrays, holder: Any
@@ -151,7 +182,7 @@ class Ring:
         first = other(queries[1], keys[0], values[0], *(pair[1] for pair in rest))
         second = other(*(jnp.where(is_before, *pair) for pair in (queries, keys, values, *rest)))
 
-        wide = [[x.astype("float32") for x in each] for each in (first, second)]
+        wide = [[x.astype(wide_type(query)) for x in each] for each in (first, second)]
         early = [jnp.where(is_before, x, 0) for x in wide[1]]
         late = [jnp.where(is_before, 0, x) for x in wide[1]]
         (dq, dk, dv) = wide[0]

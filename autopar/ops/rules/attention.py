@@ -11,9 +11,10 @@ from typing import NamedTuple
 from autopar.core.graph import OpNode, TensorInfo
 from autopar.core.mesh import DeviceMesh
 from autopar.core.strategy import Strategy
+from autopar.ops.rules.derived import DERIVATION, VJP
 from autopar.ops.rules.factor_rule import Dim, Factor, FactorRule
 from autopar.ops.rules.linearity import linear_sets
-from autopar.ops.rules.registry import rule_for, whole
+from autopar.ops.rules.registry import Rule, rule_for, whole
 from autopar.ops.rules.ring import RingTraffic
 from autopar.ops.traits import declare
 
@@ -41,6 +42,9 @@ _FACTORS: dict[str, tuple[Dim, ...]] = {
 _WHOLE = frozenset({"s", "h", "e"})
 _ALL_KEYS = "all k"
 _KEYS = ("key", "value")
+_IN_BLOCKS = frozenset({"query", "key", "value", "scale", "positions", "heads", "output"})
+_FLOAT32_BYTES = 4
+_VJP = "attention" + VJP
 
 
 class _Sizes(NamedTuple):
@@ -65,6 +69,22 @@ def attention_rule(op: OpNode) -> FactorRule:
     results = ["output", "residual"][: len(op.outs)]
     shapes = dict(zip(names, op.ins, strict=True))
     return _rules(op, names, results, _sizes(shapes["query"], shapes["key"], shapes["value"]))
+
+
+def attention_vjp_rule(follows: Rule, op: OpNode) -> FactorRule:
+    """As it `follows` from `attention_rule`; and round a ring, where the gradients of q, k and v are asked for."""
+    rule = follows(op)
+    (step, *before) = reversed(op.params[DERIVATION])
+    if before or step[:3] != ("vjp", (0, 1, 2), (0,)):
+        return rule
+    names = [*map(_named, op.params["arguments"]), "output"]
+    sizes = _sizes(*op.ins[:3])
+    if not _goes_round(op, names, sizes):
+        return rule
+
+    ring = partial(_rule, op, names, ["query", "key", "value"], sizes, (len(names) - 1,), ring=True)
+    ways = [ring(), ring(whole_keys=True)] if sizes.g > 1 and sizes.k > 1 else [ring()]
+    return replace(rule, ways=(*rule.ways, *ways))
 
 
 def _named(argument: str) -> str:
@@ -129,7 +149,7 @@ def _rules(
     makes = [partial(_rule, op, names, results, sizes, linear)]
     if sizes.g > 1 and sizes.k > 1:
         makes.append(partial(makes[0], whole_keys=True))
-    if _goes_round(op, sizes):
+    if _goes_round(op, names, sizes):
         makes += [partial(make, ring=True) for make in makes]
     first, *ways = (make() for make in makes)
     return replace(first, ways=tuple(ways))
@@ -186,28 +206,35 @@ def _around(
     op: OpNode, names: Sequence[str], results: Sequence[str], sides: Sequence[Sequence[Dim]]
 ) -> RingTraffic:
     """What is sent where queries, keys and values are split along their places."""
+    every = [*names, *results]
     places = [
-        (tensor, list(dims).index(("t",))) for tensor, dims in enumerate(sides) if ("t",) in dims
+        (tensor, list(dims).index(("t",)))
+        for tensor, dims in enumerate(sides)
+        if ("t",) in dims and every[tensor] != "positions"
     ]
     entering = [place for place in places if place[0] < len(names)]
     leaving = [place for place in places if place[0] >= len(names)]
 
     return RingTraffic(
         op.ins[entering[0][0]].shape[entering[0][1]],
-        _counts_queries(op),
+        _counts_queries(op) or bool(op.params.get("is_causal")),
         entering,
-        [place for place in entering if names[place[0]] in _KEYS],
+        [place for place in entering if names[place[0]] in _KEYS] * (2 if op.kind == _VJP else 1),
         [place for place in leaving if results[place[0] - len(names)] in _KEYS],
         leaving,
+        max(_FLOAT32_BYTES, op.ins[0].itemsize),
     )
 
 
-def _goes_round(op: OpNode, sizes: _Sizes) -> bool:
-    """Whether a kernel can be asked for blocks of keys one after another, and its results be put together."""
+def _goes_round(op: OpNode, names: Sequence[str], sizes: _Sizes) -> bool:
+    """Whether it can be asked for blocks of keys one after another, and the results be put together."""
+    if sizes.t != sizes.s:
+        return False
+    if op.kind not in ATTENTION:
+        is_plain = op.params["local_window_size"] is None and not op.params["return_residual"]
+        return is_plain and _IN_BLOCKS.issuperset(names) and "scale" in names
     return (
-        op.kind in ATTENTION
-        and sizes.t == sizes.s
-        and (_divides_queries(op) or not _counts_queries(op))
+        (_divides_queries(op) or not _counts_queries(op))
         and op.ins[3].shape == (0,)
         and op.params["dropout_rate"] == 0
     )

@@ -101,8 +101,11 @@ def _vjp(
 
 
 def _in_all_ways(rule: FactorRule, derive: Callable[[FactorRule], FactorRule]) -> FactorRule:
-    """What is derived of `rule`, and of each other way to split what it is the rule of."""
-    return replace(derive(rule), ways=tuple(map(derive, rule.ways)))
+    """What is derived of `rule`, and of each other way to split what it is the rule of.
+
+    What an operator exchanges inside its derivatives is not known from what it exchanges itself.
+    """
+    return replace(derive(rule), ways=tuple(derive(way) for way in rule.ways if not way.exchanged))
 
 
 def _base(rule: Rule, inner: OpNode, op: OpNode, given: int, outs: Outs) -> FactorRule:

@@ -10,7 +10,6 @@ from autopar.ops.rules.factor_rule import Traffic
 
 Place = tuple[int, int]
 """A tensor (results count on behind the operands), and its dim of places in the sequence."""
-_FLOAT32_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -18,8 +17,8 @@ class RingTraffic:
     """What is sent of a sequence of `size` places.
 
     The blocks of `moved` go all the way round but for the last step, beside computing. Those of `summed` are results
-    that go with them in float32, and home. In a causal one all operands (`entering`) are put in zigzag order first, and
-    the results (`leaving`) put back.
+    that go with them and home, with `summed_bytes` for an element. In a causal one all operands (`entering`) are put in
+    zigzag order first, and the results (`leaving`) put back.
     """
 
     size: int
@@ -28,6 +27,7 @@ class RingTraffic:
     moved: Sequence[Place]
     summed: Sequence[Place]
     leaving: Sequence[Place]
+    summed_bytes: int
 
     def __call__(self, parts: int) -> tuple[Traffic, ...] | None:
         """As `TrafficOf`; None where halves of shards do not come out even."""
@@ -44,7 +44,9 @@ class RingTraffic:
             yield Traffic("permute", tensor, dim, shard, AROUND, rounds=parts - 1)
         for tensor, dim in self.summed:
             for rounds in (parts - 1, 0):
-                yield Traffic("permute", tensor, dim, shard, AROUND, None, _FLOAT32_BYTES, rounds)
+                yield Traffic(
+                    "permute", tensor, dim, shard, AROUND, None, self.summed_bytes, rounds
+                )
         if self.is_causal:
             yield from _halves(self.leaving, order.back, shard)
 

@@ -71,6 +71,7 @@ class _Ordering:
     def _units(self, positions: range, region: int | None) -> Iterator[_Unit]:
         tree = self.program.tree
         instructions = self.program.instructions
+
         for inner, group in groupby(
             positions, key=lambda n: tree.control_towards(region, instructions[n].region)
         ):

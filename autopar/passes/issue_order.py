@@ -71,6 +71,7 @@ class _Ordering:
     def _units(self, positions: range, region: int | None) -> Iterator[_Unit]:
         tree = self.program.tree
         instructions = self.program.instructions
+
         for inner, group in groupby(
             positions, key=lambda n: tree.control_towards(region, instructions[n].region)
         ):
@@ -80,6 +81,7 @@ class _Ordering:
                     one = instructions[n]
                     yield _Unit([n], frozenset(one.ins), frozenset(one.outs), one)
                 continue
+
             span = range(members[0], members[-1] + 1)
             yield _Unit(
                 self.of(span, inner),

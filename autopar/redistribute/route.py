@@ -113,6 +113,7 @@ class Router:
         barred = frozenset(axes)
         if not barred:
             return self
+
         if barred not in self._without:
             shared, fused = (
                 None if other is self else _barred(other._price, barred)

@@ -90,11 +90,23 @@ def schedule(
         place or ends behind it.
     """
     held = np.asarray(held_bytes, dtype=np.int64)
+    issued = program
     if overlap is not None and held.size:
-        program, held = in_issue_order(program, held)
-    made = _Maker(program, op_cost, overlap, held.max(initial=0) - held)
-    block = made.block(range(len(program.instructions)), None)
-    return StepSchedule(block.events, block.spans, block.time_s, block.slowed_s)
+        issued, held = in_issue_order(program, held)
+    made = _Maker(issued, op_cost, overlap, held.max(initial=0) - held)
+    block = made.block(range(len(issued.instructions)), None)
+    events = _in_order(block.events, program)
+    return StepSchedule(events, block.spans, block.time_s, block.slowed_s)
+
+
+def _in_order(events: Sequence[Event], program: ShardedProgram) -> tuple[Event, ...]:
+    """The events in the order of the program; those of one operator as they are."""
+    places: dict[int, int] = {}
+    for place, one in enumerate(program.instructions):
+        places[id(one)] = place
+        if isinstance(one, Compute):
+            places.update((id(move), place) for move in one.exchanges)
+    return tuple(sorted(events, key=lambda event: places[id(event.instruction)]))
 
 
 @dataclass(frozen=True)

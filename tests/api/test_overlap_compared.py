@@ -156,6 +156,16 @@ def test_it_is_solved_anew_at_its_weight() -> None:
     assert pinned.objective_s >= plan.objective_s
 
 
+def test_the_weight_of_what_hides_is_kept_in_files_and_when_solved_anew(tmp_path: Path) -> None:
+    options = autopar.SearchOptions(hidden_weight=0.3)
+    plan = autopar.plan(step, *args_of(512, 512), **SETTING, options=options)
+    assert plan.record.hidden_weight == 0.3
+    assert plan.resolve(constraints=(autopar.replicate("x"),)).record.hidden_weight == 0.3
+    assert "what hides at 0.3 of its time" in " ".join(str(plan.report()).split())
+    plan.save(tmp_path / "plan.json")
+    assert autopar.Plan.load(tmp_path / "plan.json").record.hidden_weight == 0.3
+
+
 def test_the_less_communication_counts_the_less_is_computed() -> None:
     args = args_of(2048, 2048)
     plans = [

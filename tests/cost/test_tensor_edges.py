@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -16,6 +18,7 @@ from autopar.cost.tensor_edges import kinds_of, links_of
 from autopar.search.space import build_space
 from autopar.solve import Edge
 from autopar.solve.problem.factored_matrix import whole
+from autopar.trace import trace
 from cost_models import load_cluster
 from tests import small_models
 from tests.cost.test_assemble import CASES, MESH, traced
@@ -66,8 +69,23 @@ def test_edges_are_those_made_one_by_one(case: Any, limited: bool) -> None:
     graph, flow = traced(case)
     pricing = Roofline(graph, MESH, load_cluster("cpu8"))
     space = build_space(graph, flow, MESH, keep=pricing.keep)
-    router = router_of(graph, MESH, pricing)
-    assert_same(Builder(graph, flow, space, router, limited))
+    for weight in (1.0, 0.5):
+        router = router_of(graph, MESH, pricing, weight)
+        assert_same(Builder(graph, flow, space, router, limited))
+
+
+def test_what_hides_is_another_kind_of_edge_than_what_is_like_it() -> None:
+    """A product's weight and its rows are of one shape and lie alike; only the weight is gathered ahead of its use."""
+    square = jax.ShapeDtypeStruct((64, 64), np.float32)
+
+    def step(w: jax.Array, x: jax.Array) -> jax.Array:
+        return w - jax.grad(lambda w: (jnp.sin(x @ w) @ w).sum())(w)
+
+    graph = trace(step, (square, square)).graph
+    flow = dataflow(graph)
+    pricing = Roofline(graph, MESH, load_cluster("cpu8"))
+    space = build_space(graph, flow, MESH, keep=pricing.keep)
+    assert_same(Builder(graph, flow, space, router_of(graph, MESH, pricing, 0.5), False))
 
 
 def test_operators_of_one_signature_may_have_different_candidates() -> None:

@@ -13,6 +13,7 @@ import pytest
 import autopar
 from autopar.errors import InvalidOption, NoFeasiblePlan
 from autopar.search import overlapped
+from cost_models import replace_link
 
 SETTING: dict[str, Any] = {"cluster": "8x8xh100", "mesh": {"x": 8, "y": 8}}
 COMPARED = autopar.SearchOptions(overlap="compared")
@@ -161,6 +162,8 @@ def test_the_weight_of_what_hides_is_kept_in_files_and_when_solved_anew(tmp_path
     plan = autopar.plan(step, *args_of(512, 512), **SETTING, options=options)
     assert plan.record.hidden_weight == 0.3
     assert plan.resolve(constraints=(autopar.replicate("x"),)).record.hidden_weight == 0.3
+    slower = replace_link(autopar.load_cluster("8x8xh100"), "server", bandwidth_bytes_per_s=1e9)
+    assert plan.resolve(cluster=slower).record.hidden_weight == 0.3
     assert "what hides at 0.3 of its time" in " ".join(str(plan.report()).split())
     plan.save(tmp_path / "plan.json")
     assert autopar.Plan.load(tmp_path / "plan.json").record.hidden_weight == 0.3

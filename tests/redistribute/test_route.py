@@ -407,3 +407,15 @@ def test_nothing_is_sent_of_what_is_on_the_host_or_fixed(place: dict[str, Any]) 
         shape, 4, every, every
     )
     np.testing.assert_array_equal(costs, np.where(np.eye(len(every)), 0, np.inf))
+
+
+def test_what_hides_keeps_its_prices_where_axes_are_barred() -> None:
+    mesh = DeviceMesh.of({"x": 2, "y": 2})
+    split, whole = Placement((("y",),)), Placement(((),))
+    lighter = Router(mesh, lambda _kind, _axes, _size: 1.0)
+    router = Router(mesh, lambda _kind, _axes, _size: 2.0, hidden=lighter)
+    costs = [
+        float(one.cost_matrix((4,), 4, (split,), (whole,))[0, 0])
+        for one in (router, router.hidden, router.without(("x",)), router.without(("x",)).hidden)
+    ]
+    assert costs == [2.0, 1.0, 2.0, 1.0]

@@ -241,6 +241,12 @@ class Restricted(Wrapped):
         """As `pricing`, infinite for what is not allowed."""
         return self.pricing.step_cost(kind, axes, size_bytes) if kind in self.step_kinds else inf
 
+    def exchange_cost(self, op: OpNode, strategy: Strategy, exchange: Exchange) -> float:
+        """As `pricing`, infinite for what is not allowed."""
+        if exchange.kind not in self.step_kinds:
+            return inf
+        return exchange_cost(self.pricing, op, strategy, exchange)
+
     def keep(self, op: OpNode, strategies: tuple[Strategy, ...]) -> tuple[Strategy, ...]:
         """As `pricing`, without those that exchange by steps that are not allowed; the user's own are."""
         if op.kind not in COLLECTIVES:

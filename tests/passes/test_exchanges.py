@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from math import inf
 
 import jax.numpy as jnp
 import pytest
@@ -106,6 +107,8 @@ def test_an_exchange_costs_what_a_step_of_its_kind_costs() -> None:
     assert cost_of(pricing, graph().ops[1], strategy) == pytest.approx(
         pricing.op_cost(graph().ops[1], strategy) + sent
     )
+    assert cost_of(restricted(pricing, ("permute",)), graph().ops[1], strategy) < inf
+    assert cost_of(restricted(pricing, ("all_reduce",)), graph().ops[1], strategy) == inf
 
 
 def test_who_has_no_exchanges_keeps_strategies_without() -> None:

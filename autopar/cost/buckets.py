@@ -8,7 +8,8 @@ from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import StepKind
 from autopar.core.regions import LEAVING
 from autopar.cost.local_steps import fused_price
-from autopar.cost.pricing import Pricing, Weighted, pack_price, shares, turn_price
+from autopar.cost.pricing import Pricing, pack_price, shares, turn_price
+from autopar.cost.weighted import Weighted
 from autopar.ops.traits import is_rearrangement
 from autopar.redistribute.route import Router
 from autopar.redistribute.step import StepPrice

@@ -256,25 +256,6 @@ class Restricted(Wrapped):
         return self.pricing.keep(op, strategies)
 
 
-@dataclass(frozen=True)
-class Weighted(Wrapped):
-    """`pricing` where a second of communicating counts as `weight` seconds, as a part of it may hide.
-
-    What a device copies for it counts in full.
-    """
-
-    weight: float
-
-    def step_cost(self, kind: StepKind, axes: tuple[str, ...], size_bytes: int) -> float:
-        """As `pricing`; of a collective what counts."""
-        cost = self.pricing.step_cost(kind, axes, size_bytes)
-        return cost if kind in ("slice", "mask") else self.weight * cost
-
-    def exchange_cost(self, op: OpNode, strategy: Strategy, exchange: Exchange) -> float:
-        """As `pricing`, of what counts."""
-        return self.weight * exchange_cost(self.pricing, op, strategy, exchange)
-
-
 def restricted(pricing: Pricing, step_kinds: tuple[StepKind, ...]) -> Pricing:
     """`pricing` with only these steps; () allows all."""
     return Restricted(pricing, step_kinds) if step_kinds else pricing

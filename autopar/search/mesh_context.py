@@ -15,7 +15,8 @@ from autopar.core.space import Space
 from autopar.cost.assemble import assemble
 from autopar.cost.buckets import router_of
 from autopar.cost.cached_pricing import Remembered
-from autopar.cost.pricing import MakePricing, Pricing, Weighted, restricted
+from autopar.cost.pricing import MakePricing, Pricing, restricted
+from autopar.cost.weighted import Weighted
 from autopar.memory.variables import Caches
 from autopar.redistribute.route import Router
 from autopar.search.resolve import FindRule, no_rule

@@ -14,10 +14,7 @@ from autopar.core.graph import OpGraph, OpNode
 from autopar.core.memo import once_per_graph
 from autopar.core.regions import ENTERING, LEAVING
 from autopar.cost.buckets import waiting
-from autopar.ops.traits import is_rearrangement
-
-_CAST = "convert_element_type"
-_PASSED_ON = frozenset({_CAST, "scan_slice"})
+from autopar.ops.traits import is_cast_or_rearrangement
 
 
 def may_hide(graph: OpGraph, tensor: int, uses: Sequence[Use]) -> bool:
@@ -55,11 +52,11 @@ def hidden_gradients(graph: OpGraph) -> frozenset[int]:
             op.phase == "backward"
             and op.outs
             and op.outs[0].id in found
-            and (op.kind == _CAST or op.kind in LEAVING or is_rearrangement(op))
+            and (op.kind in LEAVING or is_cast_or_rearrangement(op))
         ):
             found.update(tensor.id for tensor in op.ins)
     return frozenset(found)
 
 
 def _passes_on(op: OpNode) -> bool:
-    return bool(op.ins) and (op.kind in _PASSED_ON or is_rearrangement(op))
+    return bool(op.ins) and (op.kind == "scan_slice" or is_cast_or_rearrangement(op))

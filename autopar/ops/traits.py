@@ -106,6 +106,11 @@ def is_rearrangement(op: OpNode) -> bool:
     return traits_of(op.kind).rearranges in ("reshapes", "moves")
 
 
+def is_cast_or_rearrangement(op: OpNode) -> bool:
+    """Whether `op` only gives the elements of its operand another type, or another order."""
+    return op.kind == "convert_element_type" or is_rearrangement(op)
+
+
 def passes_sums(op: OpNode) -> bool:
     """Whether an all-reduce of an operand may come behind `op` rather than before it, all else permitting."""
     return traits_of(op.kind).is_scaling or is_rearrangement(op)

@@ -17,10 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autopar.core.program import Compute, Instruction, Move, ShardedProgram
-from autopar.ops.traits import is_rearrangement
+from autopar.ops.traits import is_cast_or_rearrangement
 
 Bytes = NDArray[np.int64]
-_CAST = "convert_element_type"
 
 
 def in_issue_order(
@@ -170,7 +169,7 @@ class _Ordering:
 def _is_light(one: Instruction | None) -> bool:
     """Whether it casts, views, or takes a part."""
     if isinstance(one, Compute):
-        return one.op.kind == _CAST or is_rearrangement(one.op)
+        return is_cast_or_rearrangement(one.op)
     return isinstance(one, Move) and not one.is_collective
 
 

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from pathlib import Path
-from time import sleep
-from types import TracebackType
 
 from autopar._compat import detects_cluster, untyped_jax
+from autopar.distributed.ending import end_at_once_if_failing
 from autopar.distributed.ports import usable_port
 from autopar.distributed.variables import ARRIVAL, BIND, COORDINATOR, COUNT, NUMBER
 from autopar.errors import InvalidOption, JobError
 
-# What JAX raises mostly says that another process is gone: that one is to be the first that fails.
-_BLAMING_OTHERS_S = 1.0
 _FOREVER_S = 7 * 24 * 3600
 _MPI_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 _RUNTIME_ERROR: type[Exception] = untyped_jax.errors.JaxRuntimeError
@@ -34,8 +30,8 @@ def init(
     JAX_PROCESS_ID say, which `autopar launch` sets; else what JAX finds of SLURM, Open MPI, Kubernetes or the host of a
     TPU. Where nothing says so this process is alone, and nothing is done; nor is it at a second call.
 
-    A process that fails by an exception later ends at once: JAX would let it wait five minutes for the others, which
-    wait for it.
+    A process that fails later, by an exception or by `sys.exit` of anything but 0, ends at once and with its own exit
+    code: JAX would let it wait five minutes for the others, which wait for it.
 
     Args:
       coordinator_address: host and port at which process 0 listens.
@@ -62,7 +58,7 @@ def init(
     limit_s = timeout_s if arrival is None else _FOREVER_S
     _join(*(told or (None, None, None)), limit_s=limit_s)
     if group_size() > 1:
-        _end_at_once_if_failing()
+        end_at_once_if_failing(blaming_others=_RUNTIME_ERROR)
 
 
 def rank() -> int:
@@ -153,20 +149,3 @@ def _check_port(address: str) -> None:
     """Whether this process, number 0, can listen where the others look for it: at all its addresses unless told."""
     host, _, port = os.environ.get(BIND, f":{address.rpartition(':')[2]}").rpartition(":")
     usable_port("" if ":" in host else host, _number(COORDINATOR, port))
-
-
-def _end_at_once_if_failing() -> None:
-    """An exception that nothing catches ends this process without what JAX does at exit: to wait for the others."""
-    show = sys.excepthook
-
-    def end(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
-        show(kind, error, where)
-        if hasattr(sys, "ps1"):  # typed at a prompt, which goes on
-            return
-        sys.stdout.flush()
-        sys.stderr.flush()
-        if isinstance(error, _RUNTIME_ERROR):
-            sleep(_BLAMING_OTHERS_S)
-        os._exit(130 if isinstance(error, KeyboardInterrupt) else 1)
-
-    sys.excepthook = end

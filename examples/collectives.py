@@ -43,7 +43,6 @@ class Pair:
             autopar.plan(self.plain, *self.arguments, **options),
         )
 
-
     def findings(self, cluster: str = "cpu8") -> Findings:
         """What is paid for by hand, and not by the plan that the search finds for the plain function."""
         return autopar.lint(

@@ -85,8 +85,10 @@ def lint(
     _check_results(plan, lowered.out_info)
     widths = widths_of(stated, plan.mesh)
     narrow = [narrowed(one, widths) for one in collectives]
-    program = _HandSharded(plan, stated, placed, narrow, least_share, least_bytes)
-    return program.findings()
+    program = _HandSharded(
+        plan, stated, placed, narrow, least_share, least_bytes, plain is not None
+    )
+    return replace(program.findings(), function=function_name(fn))
 
 
 def _lowered(
@@ -177,8 +179,8 @@ def _check_results(plan: Plan, results: Any) -> None:
     found = [(tuple(one.shape), str(one.dtype)) for one in plan.bound.traced.output_avals]
     if found != wanted:
         raise SignatureMismatch(
-            f"plain gives {_shown_types(found)} for these arguments, and the function {_shown_types(wanted)}: pass what "
-            f"computes the same on one device"
+            f"plain gives {_shown_types(found)} for these arguments, and the function {_shown_types(wanted)}: "
+            f"pass what computes the same on one device"
         )
 
 
@@ -209,7 +211,7 @@ class _PlanLine(NamedTuple):
 
 @dataclass(frozen=True)
 class _HandSharded:
-    """A program as XLA partitions it, beside the plan found."""
+    """A program as XLA partitions it, beside the plan found; `is_written_out` if that is of a function without it."""
 
     plan: Plan
     stated: OpGraph
@@ -217,6 +219,7 @@ class _HandSharded:
     collectives: Sequence[LocatedCollective]
     least_share: float
     least_bytes: int
+    is_written_out: bool
 
     def findings(self) -> Findings:
         """All of them."""
@@ -339,6 +342,8 @@ class _HandSharded:
         ]
         if named:
             return f"{named[0]} and is needed whole along that dim", SourceLine()
+        if self.is_written_out:
+            return "it is written so by hand", SourceLine()
         return "what meets there lies differently, or is needed otherwise", SourceLine()
 
     def _local_shape(self, op: OpNode) -> tuple[int, ...]:

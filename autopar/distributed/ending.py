@@ -18,7 +18,7 @@ _BYTE = 0xFF  # of an exit code the system keeps the lowest one
 def end_at_once_if_failing(blaming_others: type[Exception]) -> None:
     """From now on exceptions that nothing catches, and `sys.exit` of anything but 0 and None, end this process.
 
-    What is open is closed before: `finally` and `with` are left as ever. What is to run at exit does not, as it is there
+    What is open is closed before: `finally` and `with` are left as ever. What is to run at exit does not: it is there
     that JAX waits. Exceptions `blaming_others` end it a little later.
     """
     show = sys.excepthook

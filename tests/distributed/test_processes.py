@@ -176,13 +176,24 @@ sync_global_devices("again")
     assert done.err.rstrip().endswith("lost")
 
 
-@pytest.mark.skipif(shutil.which("mpirun") is None, reason="there is no mpirun on this machine")
-def test_open_mpi_starts_the_same_script(tmp_path: Path) -> None:
+AS_ROOT = ("--allow-run-as-root",) if os.geteuid() == 0 else ()
+LAUNCHERS = {
+    "mpirun": (("mpirun", "--version"), ("mpirun", "--oversubscribe", *AS_ROOT, "-n", "2")),
+    "srun": (("scontrol", "ping"), ("srun", "--overcommit", "--ntasks=2", "--kill-on-bad-exit=1")),
+}
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_another_launcher_starts_the_same_script(launcher: str, tmp_path: Path) -> None:
+    """And says which code a process fails with, whose others it stops."""
+    asked, command = LAUNCHERS[launcher]
+    if shutil.which(asked[0]) is None or run(*asked).code != 0:
+        pytest.skip(f"there is no {launcher} on this machine, or nothing that it could ask")
     script = tmp_path / "train.py"
-    script.write_text(JOINING)
-    options = ("--oversubscribe", *(("--allow-run-as-root",) if os.geteuid() == 0 else ()))
-    done = run("mpirun", *options, "-n", "2", sys.executable, str(script))
-    assert done.code == 0, done.err
+    script.write_text(f"{JOINING}\nif distributed.rank() == 1:\n    import sys\n    sys.exit(7)\n")
+    done = run(*command, sys.executable, str(script))
+    assert done.code != 0
+    assert re.search(r"(?i)exit code:?\s+7\b", done.err), done.err
     said = re.findall(r"rank \d of \d, \d devices", done.out)  # mpirun may join lines
     assert sorted(said) == ["rank 0 of 2, 2 devices", "rank 1 of 2, 2 devices"]
 

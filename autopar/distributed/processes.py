@@ -6,8 +6,9 @@ import os
 import re
 from pathlib import Path
 
-from autopar._compat import detects_cluster, untyped_jax
+from autopar._compat import backend_is_started, detects_cluster, untyped_jax
 from autopar.distributed.ending import end_at_once_if_failing
+from autopar.distributed.meeting import meet
 from autopar.distributed.ports import usable_port
 from autopar.distributed.variables import ARRIVAL, BIND, COORDINATOR, COUNT, NUMBER
 from autopar.errors import InvalidOption, JobError
@@ -40,9 +41,9 @@ def init(
       timeout_s: how long to wait for the others. Under `autopar launch` its own option decides.
 
     Raises:
-      InvalidOption: if one of the three is missing or is no number.
+      InvalidOption: if one of the three is missing or is no number, or there is no process of that number.
       JobError: if JAX was used before, process 0 cannot listen at the port, or an MPI started several processes that
-        JAX does not find.
+        JAX does not find; if others did not come in time: named where the three are given.
     """
     if untyped_jax.distributed.is_initialized():
         return
@@ -55,6 +56,8 @@ def init(
     arrival = os.environ.get(ARRIVAL)
     if arrival is not None:
         Path(arrival).touch()
+    elif told is not None and not backend_is_started():
+        _meet(*told, timeout_s=timeout_s)
     limit_s = timeout_s if arrival is None else _FOREVER_S
     _join(*(told or (None, None, None)), limit_s=limit_s)
     if group_size() > 1:
@@ -97,7 +100,12 @@ def _told(address: str | None, count: int | None, number: int | None) -> Told | 
     where = str(given[COORDINATOR])
     if not re.fullmatch(r".+:\d+", where):
         raise InvalidOption(f"init: {COORDINATOR} is {where!r}: expected HOST:PORT")
-    return where, _number(COUNT, given[COUNT]), _number(NUMBER, given[NUMBER])
+    processes, own = _number(COUNT, given[COUNT]), _number(NUMBER, given[NUMBER])
+    if not 0 <= own < processes:
+        raise InvalidOption(
+            f"init: this is process {own} of {processes}: expected 0 to {processes - 1}"
+        )
+    return where, processes, own
 
 
 def _check_alone() -> None:
@@ -125,7 +133,7 @@ def _number(name: str, value: object) -> int:
 def _join(address: str | None, count: int | None, number: int | None, *, limit_s: float) -> None:
     """`jax.distributed.initialize`; its own detection only where nothing is said."""
     if address is not None and number == 0:
-        _check_port(address)
+        usable_port(*_bind(address))
 
     try:
         untyped_jax.distributed.initialize(
@@ -145,7 +153,13 @@ def _join(address: str | None, count: int | None, number: int | None, *, limit_s
         raise JobError(f"init: {error}") from error
 
 
-def _check_port(address: str) -> None:
-    """Whether this process, number 0, can listen where the others look for it: at all its addresses unless told."""
+def _meet(address: str, count: int, number: int, *, timeout_s: float) -> None:
+    """All processes, before JAX starts."""
+    host, _, port = address.rpartition(":")
+    meet((host.strip("[]"), int(port)), count, number, timeout_s=timeout_s, bind=_bind(address))
+
+
+def _bind(address: str) -> tuple[str, int]:
+    """Where process 0 listens so that the others find it at `address`: at all its addresses unless told."""
     host, _, port = os.environ.get(BIND, f":{address.rpartition(':')[2]}").rpartition(":")
-    usable_port("" if ":" in host else host, _number(COORDINATOR, port))
+    return "" if ":" in host else host, _number(COORDINATOR, port)

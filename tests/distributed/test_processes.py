@@ -110,9 +110,13 @@ def test_copies_on_devices_of_one_process_are_compared() -> None:
             {"JAX_COORDINATOR_ADDRESS": "a", "JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "0"},
             "JAX_COORDINATOR_ADDRESS is 'a': expected HOST:PORT",
         ),
+        (
+            {"JAX_COORDINATOR_ADDRESS": "a:1", "JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "2"},
+            "this is process 2 of 2: expected 0 to 1",
+        ),
     ],
 )
-def test_half_of_what_is_needed_is_refused(
+def test_variables_that_make_no_sense_are_refused(
     variables: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in variables.items():

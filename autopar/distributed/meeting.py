@@ -108,8 +108,8 @@ def _missing(came: Container[int], count: int, timeout_s: float) -> str:
     missing = [number for number in range(count) if number and number not in came]
     more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
     return (
-        f"process {', '.join(map(str, missing[:_SHOWN]))}{more} of {count} did not come within {timeout_s:g} s: start it, "
-        f"or look at why it has not reached autopar.distributed.init()"
+        f"process {', '.join(map(str, missing[:_SHOWN]))}{more} of {count} did not come within {timeout_s:g} s: start "
+        f"it, or look at why it has not reached autopar.distributed.init()"
     )
 
 

@@ -156,4 +156,5 @@ def _heard(connection: socket.socket, limit_s: float) -> dict[str, Any]:
             told: Any = json.loads(lines.readline(_LONGEST_LINE))
     except (OSError, ValueError):
         return {}
-    return told if isinstance(told, dict) else {}
+    found: dict[str, Any] = told if isinstance(told, dict) else {}
+    return found

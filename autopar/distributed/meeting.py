@@ -11,7 +11,7 @@ import socket
 from collections.abc import Container
 from contextlib import ExitStack, suppress
 from time import monotonic, sleep
-from typing import Any
+from typing import Any, cast
 
 from autopar.distributed.ports import listening
 from autopar.errors import JobError
@@ -156,5 +156,4 @@ def _heard(connection: socket.socket, limit_s: float) -> dict[str, Any]:
             told: Any = json.loads(lines.readline(_LONGEST_LINE))
     except (OSError, ValueError):
         return {}
-    found: dict[str, Any] = told if isinstance(told, dict) else {}
-    return found
+    return cast("dict[str, Any]", told) if isinstance(told, dict) else {}

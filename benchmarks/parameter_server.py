@@ -17,7 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -200,21 +200,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
         work(given.worker)
         return
 
-    machine = describe_machine()
-    rows = [data_parallel(given.steps, delays) for delays in DELAYS]
-    with local():
-        rows += [
-            through_servers(given.steps, delays, staleness)
-            for staleness in (None, STALENESS)
-            for delays in DELAYS
-        ]
-    console = Screen()
+    console, machine = Screen(), describe_machine()
     console.print(", ".join(f"{name} {value}" for name, value in machine.items()))
+    rows: list[Row] = []
+    for row in _measured(given.steps):
+        rows.append(row)
+        console.print(f"{row.way}, {row.delays}: {row.batches_per_s:.1f} batches/s")
     console.print(_table(rows))
     if given.json is not None:
         found = [asdict(row) for row in rows]
         given.json.write_text(json.dumps({"machine": machine, "rows": found}, indent=1) + "\n")
     record(__file__, given.record, console.tables)
+
+
+def _measured(steps: int) -> Iterator[Row]:
+    """Every way under all delays."""
+    for delays in DELAYS:
+        yield data_parallel(steps, delays)
+    with local():
+        for staleness in (None, STALENESS):
+            for delays in DELAYS:
+                yield through_servers(steps, delays, staleness)
 
 
 def _table(rows: Sequence[Row]) -> Table:

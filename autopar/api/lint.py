@@ -79,10 +79,12 @@ def lint(
     settings = Settings.of(options)
     lowered = _lowered(fn, settings, args, kwargs)
     compiled = lowered.compile(compiler_options=_QUICK)
+
     placed = _placed_arguments(compiled)
     collectives = located_collectives(compiled.as_text())
     plan, stated = _free_plan(plain or fn, settings, args, kwargs, _mesh_of(placed))
     _check_results(plan, lowered.out_info)
+
     widths = widths_of(stated, plan.mesh)
     narrow = [narrowed(one, widths) for one in collectives]
     program = _HandSharded(

@@ -58,6 +58,7 @@ def meet(
 def _wait_for_others(bind: tuple[str, int], count: int, timeout_s: float) -> str:
     """What the others were told in the end."""
     end_s = monotonic() + timeout_s
+
     with ExitStack() as closing:
         server = closing.enter_context(listening(*bind, waiting=count))
         came: dict[int, socket.socket] = {}
@@ -83,7 +84,8 @@ def _take_in(connection: socket.socket, count: int, came: dict[int, socket.socke
     The last to say a number has it, as it may be one that was started again.
     """
     hello = _heard(connection, _HELLO_S)
-    number, others = hello.get("number"), hello.get("count")
+    number = hello.get("number")
+    others = hello.get("count")
     if not (isinstance(number, int) and 0 < number < count):
         if others is not None:
             _say(connection, {"said": _disagreement(number, others, count)})

@@ -100,7 +100,8 @@ def _told(address: str | None, count: int | None, number: int | None) -> Told | 
     where = str(given[COORDINATOR])
     if not re.fullmatch(r".+:\d+", where):
         raise InvalidOption(f"init: {COORDINATOR} is {where!r}: expected HOST:PORT")
-    processes, own = _number(COUNT, given[COUNT]), _number(NUMBER, given[NUMBER])
+    processes = _number(COUNT, given[COUNT])
+    own = _number(NUMBER, given[NUMBER])
     if not 0 <= own < processes:
         raise InvalidOption(
             f"init: this is process {own} of {processes}: expected 0 to {processes - 1}"

@@ -17,7 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -200,12 +200,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         work(given.worker)
         return
 
-    console, machine = Screen(), describe_machine()
-    console.print(", ".join(f"{name} {value}" for name, value in machine.items()))
-    rows: list[Row] = []
-    for row in _measured(given.steps):
-        rows.append(row)
-        console.print(f"{row.way}, {row.delays}: {row.batches_per_s:.1f} batches/s")
+    console = Screen()
+    with local():  # Ray forks: before JAX runs, which is asked about the machine
+        machine = describe_machine()
+        console.print(", ".join(f"{name} {value}" for name, value in machine.items()))
+        servers = [
+            _told(through_servers(given.steps, delays, staleness))
+            for staleness in (None, STALENESS)
+            for delays in DELAYS
+        ]
+    rows = [_told(data_parallel(given.steps, delays)) for delays in DELAYS] + servers
     console.print(_table(rows))
     if given.json is not None:
         found = [asdict(row) for row in rows]
@@ -213,14 +217,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     record(__file__, given.record, console.tables)
 
 
-def _measured(steps: int) -> Iterator[Row]:
-    """Every way under all delays."""
-    for delays in DELAYS:
-        yield data_parallel(steps, delays)
-    with local():
-        for staleness in (None, STALENESS):
-            for delays in DELAYS:
-                yield through_servers(steps, delays, staleness)
+def _told(row: Row) -> Row:
+    """The row, which is told as soon as it is there."""
+    print(f"{row.way}, {row.delays}: {row.batches_per_s:.1f} batches/s", flush=True)
+    return row
 
 
 def _table(rows: Sequence[Row]) -> Table:

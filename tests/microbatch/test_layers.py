@@ -15,8 +15,8 @@ from autopar.operators import KEEP
 from autopar.trace import trace
 from tests.quick_some import diagonal
 
-LAYERS, ROWS, TOKENS, WIDTH = 4, 16, 3, 8
-ALL = [Stages(2, 2), Stages(2, 8), Stages(4, 4), Stages(4, 16)]
+LAYERS, ROWS, TOKENS, WIDTH = 8, 16, 3, 8
+ALL = [Stages(2, 8), Stages(4, 8, 2), Stages(4, 4), Stages(2, 2, 4), Stages(4, 16), Stages(2, 8, 2)]
 
 
 @pytest.fixture

@@ -45,6 +45,10 @@ _SCOPED = re.compile(r"scan_layers_(\d+)x(\d+)")
 _MANY = ((2, 1), (4, 1), (8, 1), (1, 2), (2, 2), (1, 4), (2, 4))
 """Micro-batches a stage, and rounds: their product m leaves a bubble of 1 / (m + 1) of the step at most."""
 
+_UNROLLED = 8
+"""Layers of a run that are written out one after another. A loop in the loop over ticks would copy its parameters and
+what it stacks at each tick: of 16 layers of 1024x1024 in 2 stages 2.65 s of computing for 2.32 (4 devices on 2 cores).
+"""
 
 STAGES: Any = untyped_jax.make_user_context(None)
 """The `Stages` that layers run in. A part of JAX's own tracing context, so that traces with and without do not mix."""
@@ -188,7 +192,10 @@ class _Pipeline:
         def one_layer(state: list[Array], params: list[Array]) -> tuple[list[Array], None]:
             return stages(numbers, state, params), None
 
-        done, _ = lax.scan(one_layer, moved, [self._of_round(leaf, rounds) for leaf in self._stacked])
+        params = [self._of_round(leaf, rounds) for leaf in self._stacked]
+        layers = params[0].shape[0]
+        unroll = layers if layers <= _UNROLLED else 1
+        done, _ = lax.scan(one_layer, moved, params, unroll=unroll)
         return done, done
 
     def _place(self, since: Array) -> tuple[Array, Any]:

@@ -42,13 +42,15 @@ class Region:
     """A span of operators. `parent` is the region around it.
 
     `trips` says how often it runs, on average, for once that its parent does: a body as often as its loop goes round, a
-    branch as probable as it is. `payload` is opaque to every stage but `emit`.
+    branch as probable as it is. `unrolled` says of a scan that its rounds are written out one after another. `payload`
+    is opaque to every stage but `emit`.
     """
 
     id: int
     kind: RegionKind
     parent: int | None = None
     trips: float = 1.0
+    unrolled: bool = False
     payload: object = field(default=None, repr=False, compare=False)
 
 

@@ -244,6 +244,7 @@ class LimitedSolve:
             ground,
             counted_bytes=solution.peak,
             solution=solution,
+            attempt=self,
         )
 
     @property

@@ -71,9 +71,8 @@ class Session:
     plan, or makes no sense, raises an error that says why, and leaves the session as it was.
 
     Pins, what is forbidden and links are answered from what is there of the plan. For large functions a limit that
-    binds is answered from a curve of plans within all limits, which is drawn at the first such question; its answer
-    says how far off it may be. Another mesh is searched anew the first time, and so is
-    another batch, which is traced anew too.
+    binds is answered by what is met about it, and the answer says how far off it may be. Another mesh is searched anew
+    the first time, and so is another batch, which is traced anew too.
     """
 
     def __init__(self, function: ExploredFunction) -> None:

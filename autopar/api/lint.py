@@ -29,7 +29,7 @@ from autopar.report.findings import Finding, Findings
 from autopar.report.units import format_quantity
 from autopar.search.alternatives import search_best
 from autopar.trace import Traced, capture, graph_of
-from autopar.trace.arguments import function_name
+from autopar.trace.arguments import function_name, positions
 
 _STATED = frozenset({"reshard", "sharding_constraint"})
 """The operators that hold a value where the user's function says, which a search can be freed of."""
@@ -107,7 +107,7 @@ def _lowered(
         lower = untyped_jax.jit(
             fn,
             static_argnums=settings.static_argnums,
-            donate_argnums=settings.donate_argnums,
+            donate_argnums=positions(settings.donate_argnums, len(args), "donate_argnums"),
             **shardings,
         ).lower
 

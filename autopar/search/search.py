@@ -19,6 +19,7 @@ from autopar.cost.exchange_costs import exchange_cost
 from autopar.cost.pricing import pack_price, restricted
 from autopar.errors import AutoparError, PlanFileError
 from autopar.passes.pipeline import build_program, program_states, write_dump
+from autopar.search.batch_rows import within_limit_with_rows_split
 from autopar.search.best_bound_first import TIE, RaceResult, race, reaches
 from autopar.search.constraints.narrowing import axes_of
 from autopar.search.constraints.records import show, step_kinds_of
@@ -241,7 +242,7 @@ def settled(
         stopped=str(task.stop),
     )
 
-    return replace(planned, plan=plan)
+    return within_limit_with_rows_split(replace(planned, plan=plan))
 
 
 def contained(task: Task, grounds: Sequence[MeshContext]) -> list[list[int]]:

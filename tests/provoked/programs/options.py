@@ -156,6 +156,14 @@ def donated_arguments_that_are_no_positions():
     autopar.plan(layer, w, x, cluster="cpu8", donate_argnums=(0.5,))
 
 
+def a_carry_to_be_donated_that_there_is_not():
+    autopar.plan(layer, w, x, cluster="cpu8", donate_argnums="carried")
+
+
+def what_is_carried_donated_beside_names():
+    autopar.plan(step, w, x, cluster="cpu8", donate_argnums="carried", donate_argnames="w")
+
+
 def donated_arguments_that_are_no_names():
     autopar.plan(layer, w, x, cluster="cpu8", donate_argnames=("w", 3))
 

@@ -2,11 +2,12 @@
 
     python -m benchmarks.experts [--compiler gpu] [--only PATTERN] [--json FILE] [--record] [--timeout SECONDS]
 
-Training steps in shape only (`experts_models`, `experts_others`) for 8 devices that need not be there: H100s, with JAX's
-plugin for CUDA (the extra `gpu-aot`), or TPUs v5p, with libtpu (`--compiler tpu`, the extra `tpu-aot`). Each is compiled
-with the layouts by hand that suit it, sharding constraints that XLA completes (`experts_layouts`), and under the plan
-that autopar finds when it is left alone. If the plan takes more memory than the fastest of the others, so it is under
-the plan that is found within that much. State is donated. Every model has a process of its own.
+Training steps in shape only (`experts_models`, `experts_others`) for 8 devices that need not be there: H100s, with the
+plugin of JAX for CUDA (the extra `gpu-aot`), or TPUs v5p, with libtpu (`--compiler tpu`, the extra `tpu-aot`). Each is
+compiled with the layouts by hand that suit it, sharding constraints that XLA completes (`experts_layouts`), and under
+the plan that autopar finds when it is left alone. If that takes more memory than the fastest of the others by the
+compiler's count, so it is under the plan found within that much, which autopar counts in proportion: less or more.
+State is donated. Every model has a process of its own.
 
 A step is what the compiler computes, by its own estimates (`gpu_kernels`, `tpu_cycles`), launches of kernels on GPUs,
 and the collectives that it made, by the links of the profile, one behind the other. Memory is arguments, results and
@@ -22,6 +23,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -34,6 +36,7 @@ from rich.console import Console
 from rich.table import Table
 
 import autopar
+from autopar.errors import NoFeasiblePlan
 from autopar.inspect.hlo import peak_memory_bytes
 from benchmarks import gpu_kernels, gpu_programs, tpu_cycles
 from benchmarks.end_to_end import describe_machine
@@ -74,7 +77,7 @@ class Made:
 
 @dataclass(frozen=True)
 class Row:
-    """A step under one layout; `planning_s` and `predicted_s` of plans, 0 of others."""
+    """A step under one layout. Of plans: how long planning took, and what they predict of step and memory."""
 
     layout: str
     mesh: str
@@ -83,6 +86,7 @@ class Row:
     compile_s: float
     planning_s: float = 0.0
     predicted_s: float = 0.0
+    predicted_bytes: int = 0
 
     @property
     def is_planned(self) -> bool:
@@ -220,9 +224,14 @@ class Bench:
         )
         took = perf_counter() - start
 
-        name = "autopar" if limit_bytes is None else f"autopar in {limit_bytes / 1e9:.2f} GB"
+        name = "autopar" if limit_bytes is None else "autopar, limited"
         row = self.compiled(name, str(plan.mesh).strip("()"), plan.lower(self.devices))
-        return replace(row, planning_s=took, predicted_s=plan.step_time_s)
+        return replace(
+            row,
+            planning_s=took,
+            predicted_s=plan.step_time_s,
+            predicted_bytes=plan.peak_memory_bytes,
+        )
 
     def compiled(self, name: str, mesh: str, step: Any) -> Row:
         """The row of a step that JAX has lowered."""
@@ -240,7 +249,7 @@ class Bench:
 
 
 def measure(case: Case, bench: Bench) -> Iterator[Row]:
-    """The rows of a case, one by one."""
+    """The rows of a case, one by one. Where no plan counts as little memory as it may take, there is none."""
     rivals: list[Row] = []
     for layout in case.layouts:
         rivals.append(bench.by_hand(layout))
@@ -249,8 +258,10 @@ def measure(case: Case, bench: Bench) -> Iterator[Row]:
     found = bench.planned()
     yield found
     fastest = min(rivals, key=lambda row: row.made.step_s)
-    if found.memory_bytes > fastest.memory_bytes:
-        yield bench.planned(fastest.memory_bytes)
+    share = fastest.memory_bytes / found.memory_bytes
+    if share < 1:
+        with suppress(NoFeasiblePlan):
+            yield bench.planned(int(share * found.predicted_bytes))
 
 
 # All models -----------------------------------------------------------------------------------------------------------
@@ -298,10 +309,11 @@ def run_apart(name: str, options: argparse.Namespace) -> Result:
         reason = f"cut off after {options.timeout:.0f} s"
 
     model = CASES[name].model()
-    return Result(model.name, model.size, tuple(map(_read, lines)), reason)
+    return Result(model.name, model.size, tuple(map(read_row, lines)), reason)
 
 
-def _read(line: str) -> Row:
+def read_row(line: str) -> Row:
+    """The row that a process printed as a line of JSON."""
     read = json.loads(line)
     return Row(**{**read, "made": Made(**read["made"])})
 
@@ -346,7 +358,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--programs", type=Path, help="folder to keep what the compiler made in, as HLO text"
     )
-    parser.add_argument("--timeout", type=float, default=300.0, help="seconds that a model may take")
+    parser.add_argument(
+        "--timeout", type=float, default=300.0, help="seconds that a model may take"
+    )
     parser.add_argument("--case", choices=tuple(CASES), help=argparse.SUPPRESS)
     return parser
 
@@ -365,6 +379,7 @@ def show(console: Console, result: Result, compiler: Compiler) -> None:
         "compile s",
         "plan s",
         "predicted ms",
+        "predicted MB",
     )
     table = _table(f"{result.model} on {compiler.cluster}: {result.size}", heads)
     for row in sorted(result.rows, key=lambda row: row.made.step_s):
@@ -388,6 +403,7 @@ def _cells(row: Row) -> tuple[str, ...]:
         f"{row.compile_s:.1f}",
         f"{row.planning_s:.1f}" if row.is_planned else "",
         f"{1e3 * row.predicted_s:.3f}" if row.is_planned else "",
+        f"{row.predicted_bytes / 1e6:,.1f}" if row.is_planned else "",
     )
 
 

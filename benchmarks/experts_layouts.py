@@ -1,4 +1,4 @@
-"""Layouts that people write by hand: what lies where, by the role that a dim has, as sharding constraints XLA completes.
+"""Layouts that people write by hand: where arrays lie, by the roles of dims, as sharding constraints XLA completes.
 
 Rules of thumb of those who write them: an axis of the mesh is used once in an array, and not for a dim that it does not
 divide; with fully sharded data parallelism, each parameter and its moments lie in shards of their largest dim, too.
@@ -34,13 +34,12 @@ class Layout:
 
     def spec(self, roles: Sequence[Dim], shape: Sequence[int]) -> P:
         """Where an array of this shape lies whose dims have these roles; dims behind them have none."""
-        used = set[str]()
-        return P(*(self._axes(role, size, used) for role, size in zip(roles, shape, strict=False)))
+        return P(*self._dims(roles, shape, set()))
 
     def parameter(self, roles: Sequence[Dim], shape: Sequence[int]) -> P:
         """Where a parameter lies."""
-        dims: list[Any] = [*self.spec(roles, shape), *[None] * len(shape)][: len(shape)]
-        used = {axis for dim in dims for axis in dim or ()}
+        used = set[str]()
+        dims = [*self._dims(roles, shape, used), *[None] * len(shape)][: len(shape)]
         free = tuple(axis for axis in self.sharded if axis not in used)
         count = prod(self.mesh[axis] for axis in free)
         padded = [*roles, *[None] * len(shape)]
@@ -52,6 +51,12 @@ class Layout:
         if free and able:
             dims[max(able, key=lambda n: shape[n])] = free
         return P(*dims)
+
+    def _dims(
+        self, roles: Sequence[Dim], shape: Sequence[int], used: set[str]
+    ) -> list[tuple[str, ...] | None]:
+        """The axes of each dim that has a role; they are `used` then."""
+        return [self._axes(role, size, used) for role, size in zip(roles, shape, strict=False)]
 
     def _axes(self, role: Dim, size: int, used: set[str]) -> tuple[str, ...] | None:
         wanted = self.roles.get(role, ()) if isinstance(role, str) else ()

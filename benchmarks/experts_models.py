@@ -1,4 +1,4 @@
-"""Training steps that experts lay out by hand, in shape only: perceptron and transformers. `experts_others` has the rest.
+"""Training steps that experts lay out by hand, in shape only: perceptron, transformers; the rest: `experts_others`.
 
 A loss takes `split(x, *roles)`, which constrains where x lies in the steps by hand and does nothing in the plain one;
 `spec(path, array)` has a parameter's roles. A role is what a dim is for, not where it lies (`experts_layouts`): "data"

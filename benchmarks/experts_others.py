@@ -78,9 +78,7 @@ def resnet(batch: int = 512) -> Model:
             y = jax.nn.relu(_normed_conv(p["mid"], y, stride))
             x = jax.nn.relu(_normed_conv(p["out"], y) + _normed_conv(p["skip"], x, stride))
             x = split(x, "data")
-        return cross_entropy(
-            dense(params["classes"], x.astype(jnp.float32).mean((1, 2))), labels
-        )
+        return cross_entropy(dense(params["classes"], x.astype(jnp.float32).mean((1, 2))), labels)
 
     size = f"4 bottleneck blocks, 224x224 pixels, batch {batch}, Adam"
     return _of_images("ResNet", size, loss, params, (224, 224), batch)
@@ -130,7 +128,9 @@ def gan(batch: int = 1024) -> Model:
             "convs": [_conv(4, m, n) for m, n in zip(widths, (*widths[1:], 3), strict=True)],
         },
         "tells": {
-            "convs": [_conv(4, m, n) for m, n in zip((3, 128, 256, 512), widths[::-1], strict=True)],
+            "convs": [
+                _conv(4, m, n) for m, n in zip((3, 128, 256, 512), widths[::-1], strict=True)
+            ],
             "out": floats(4 * 4 * 1024, 1),
         },
     }
@@ -206,7 +206,7 @@ def _dlrm_roles(path: tuple[str, ...], _array: Any) -> P:
 
 
 def graph(nodes: int = 2**17, edges: int = 2**20, width: int = 256, steps: int = 2) -> Model:
-    """A graph network (Battaglia et al. 2018): messages along edges are summed at their receivers; nodes are classified."""
+    """A graph network (Battaglia et al. 2018): messages along edges are summed at their ends; nodes are classified."""
     perceptrons = {
         "message": [_dense(2 * width, width), _dense(width, width)],
         "update": [_dense(2 * width, width), _dense(width, width)],
@@ -265,15 +265,15 @@ def mamba(layers: int = 2, batch: int = 32, tokens: int = 1024) -> Model:
     }
     params = {"blocks": stacked(block, layers), "norm": floats(width)}
 
-    def loss(
-        params: Tree, _key: jax.Array, split: Split, x: jax.Array, y: jax.Array
-    ) -> jax.Array:
+    def loss(params: Tree, _key: jax.Array, split: Split, x: jax.Array, y: jax.Array) -> jax.Array:
         x = through(_selective, params["blocks"], split(x, "data", "sequence"), split)
         made = rms_norm(params["norm"], x).astype(jnp.float32)
         return jnp.mean((made - y.astype(jnp.float32)) ** 2)
 
     text: Any = jax.ShapeDtypeStruct((batch, tokens, width), jnp.bfloat16)
-    size = f"{layers} layers of width {width}, {states} states, {tokens} tokens, batch {batch}, Adam"
+    size = (
+        f"{layers} layers of width {width}, {states} states, {tokens} tokens, batch {batch}, Adam"
+    )
     return Model("Mamba", size, loss, params, (text, text), partial(roles_of, roles), "adam")
 
 
@@ -333,9 +333,7 @@ def _bottleneck(m: int, n: int) -> Tree:
 def _doubled(x: jax.Array, kernel: jax.Array, padding: str) -> jax.Array:
     """Images of twice the size."""
     numbers = ("NHWC", "HWIO", "NHWC")
-    return lax.conv_transpose(
-        x, kernel.astype(x.dtype), (2, 2), padding, dimension_numbers=numbers
-    )
+    return lax.conv_transpose(x, kernel.astype(x.dtype), (2, 2), padding, dimension_numbers=numbers)
 
 
 def _conv(side: int, m: int, n: int) -> Any:

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from autopar.backends.backend import Backend
 from autopar.backends.known import backend_of
-from autopar.core.graph import OpGraph, OpNode
+from autopar.core.graph import OpGraph, OpNode, TensorInfo
 from autopar.core.manual import BORDERS, COLLECTIVES
 from autopar.core.mesh import DeviceMesh
-from autopar.core.placement import StepKind
+from autopar.core.placement import Placement, StepKind
 from autopar.core.strategy import Exchange, Strategy, StrategyArrays
 from autopar.cost.exchange_costs import cost_beside, exchange_cost, joining_s
 from autopar.cost.operators.body import body_time_s
@@ -273,7 +273,7 @@ class Roofline:
     lengthened by a halo; an operator none of whose results do is part of another kernel and is not launched. Views are
     free, but for broadcasts that are written (`work.written_out`). What indices pick takes no less than its runs
     (`picked`). A function treated as one operator costs what is in it (`cost.operators.body`). Copies in another order
-    of dims cost what the backend says. No overlap.
+    of dims cost what the backend says; so much more of a part is moved as its last dim is filled up. No overlap.
     """
 
     graph: OpGraph
@@ -315,7 +315,9 @@ class Roofline:
         """One device's share of `op`, which is not free and no function in one."""
         placed = tuple(zip((*op.ins, *op.outs), (*strategy.ins, *strategy.outs), strict=True))
         sizes = [
-            placement.local_size(tensor.shape, self.mesh) * tensor.itemsize
+            placement.local_size(tensor.shape, self.mesh)
+            * tensor.itemsize
+            * self._filled_up(tensor, placement)
             for tensor, placement in placed
         ]
         if reads_what_it_writes(op):
@@ -360,6 +362,12 @@ class Roofline:
             t.size_bytes // parts
             for t, parts in zip((*op.ins, *op.outs), layout.parts, strict=True)
         ]
+        if self._backend.lanes > 1:
+            sides = zip(*[(*strategy.ins, *strategy.outs) for strategy in strategies], strict=True)
+            sizes = [
+                mine * np.array([self._filled_up(tensor, placement) for placement in side])
+                for tensor, mine, side in zip((*op.ins, *op.outs), sizes, sides, strict=True)
+            ]
         if reads_what_it_writes(op):
             sizes = [np.minimum(mine, sizes[-1]) for mine in sizes]
 
@@ -393,6 +401,13 @@ class Roofline:
             )
 
         return time_s if self._is_launched(op) else np.maximum(0.0, time_s - device.launch_s)
+
+    def _filled_up(self, tensor: TensorInfo, placement: Placement) -> float:
+        """By how much more than its share of a tensor a device moves, as a factor: see `Backend.lanes`."""
+        is_matrix = tensor.ndim > 1 and tensor.shape[-1] > 0
+        if self._backend.lanes == 1 or not is_matrix or not placement.dims[-1]:
+            return 1.0
+        return self._backend.filled_up(tensor.shape[-1], self.mesh.product(placement.dims[-1]))
 
     def _moved(self, op: OpNode) -> tuple[float, ...]:
         """The share of each operand and result that counts."""

@@ -63,14 +63,6 @@ class Backend:
     repeats_random_bits: bool = False
     fusing: Fusing = PLAIN
 
-    def filled_up(self, size: int, parts: int) -> float:
-        """By how much more memory the `parts` of a last dim of `size` elements take than the whole does, as a factor."""
-
-        def lying(elements: int) -> int:
-            return -(-elements // self.lanes) * self.lanes
-
-        return parts * lying(size // parts) / lying(size)
-
     def folded(self, graph: OpGraph) -> frozenset[int]:
         """The ids of the transposes that are computed with the product before them."""
         del graph

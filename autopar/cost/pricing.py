@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 
 from autopar.backends.backend import Backend
 from autopar.backends.known import backend_of
-from autopar.core.graph import OpGraph, OpNode, TensorInfo
+from autopar.core.graph import OpGraph, OpNode
 from autopar.core.manual import BORDERS, COLLECTIVES
 from autopar.core.mesh import DeviceMesh
-from autopar.core.placement import Placement, StepKind
+from autopar.core.placement import StepKind
 from autopar.core.strategy import Exchange, Strategy, StrategyArrays
 from autopar.cost.exchange_costs import cost_beside, exchange_cost, joining_s
+from autopar.cost.lanes import all_filled_up, filled_up
 from autopar.cost.operators.body import body_time_s
 from autopar.cost.operators.fused import (
     Bounds,
@@ -317,7 +318,7 @@ class Roofline:
         sizes = [
             placement.local_size(tensor.shape, self.mesh)
             * tensor.itemsize
-            * self._filled_up(tensor, placement)
+            * filled_up(tensor, placement, self.mesh, self._backend.lanes)
             for tensor, placement in placed
         ]
         if reads_what_it_writes(op):
@@ -363,11 +364,8 @@ class Roofline:
             for t, parts in zip((*op.ins, *op.outs), layout.parts, strict=True)
         ]
         if self._backend.lanes > 1:
-            sides = zip(*[(*strategy.ins, *strategy.outs) for strategy in strategies], strict=True)
-            sizes = [
-                mine * np.array([self._filled_up(tensor, placement) for placement in side])
-                for tensor, mine, side in zip((*op.ins, *op.outs), sizes, sides, strict=True)
-            ]
+            shares = all_filled_up(op, strategies, self.mesh, self._backend.lanes)
+            sizes = [mine * share for mine, share in zip(sizes, shares, strict=True)]
         if reads_what_it_writes(op):
             sizes = [np.minimum(mine, sizes[-1]) for mine in sizes]
 
@@ -401,13 +399,6 @@ class Roofline:
             )
 
         return time_s if self._is_launched(op) else np.maximum(0.0, time_s - device.launch_s)
-
-    def _filled_up(self, tensor: TensorInfo, placement: Placement) -> float:
-        """By how much more than its share of a tensor a device moves, as a factor: see `Backend.lanes`."""
-        is_matrix = tensor.ndim > 1 and tensor.shape[-1] > 0
-        if self._backend.lanes == 1 or not is_matrix or not placement.dims[-1]:
-            return 1.0
-        return self._backend.filled_up(tensor.shape[-1], self.mesh.product(placement.dims[-1]))
 
     def _moved(self, op: OpNode) -> tuple[float, ...]:
         """The share of each operand and result that counts."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, update_wrapper
+from functools import cached_property, partial, update_wrapper
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +24,11 @@ from autopar.discover import find_rule
 from autopar.emit.wrap import device_mesh
 from autopar.errors import InvalidOption
 from autopar.report.rivals import RivalRow, rival_row
-from autopar.report.summary import Report, summarise
+from autopar.report.summary import Report, step_schedule, summarise
 from autopar.search.constraints.carried import released
 from autopar.search.constraints.modes import constraints_of
 from autopar.search.constraints.records import Constraint
+from autopar.search.double_buffering import Schedule, with_double_buffers
 from autopar.search.replan import replan
 from autopar.search.resolve import found_rules
 from autopar.search.rivals import Rival, RivalPlan, known_rivals, solved
@@ -90,9 +91,15 @@ class Bound:
         return self.planned.plan.stage.mesh.whole
 
     @cached_property
+    def emitted(self) -> Planned:
+        """What runs: the plan as it was found, its loops double buffered where that makes a step shorter."""
+        with collection_paused():
+            return with_double_buffers(self.planned, scheduled_for(self.priced_for))
+
+    @cached_property
     def record(self) -> PlanRecord:
         """The plan as it stands in a file, with the fingerprint of its function."""
-        return replace(self.planned.plan, fingerprint=fingerprint(self.traced.graph))
+        return replace(self.emitted.plan, fingerprint=fingerprint(self.traced.graph))
 
     @property
     def priced_for(self) -> Cluster | None:
@@ -108,7 +115,7 @@ class Bound:
         with collection_paused():
             rules = found_rules(self.planned.graph, find_rule)
             return summarise(
-                self.planned,
+                self.emitted,
                 function=self.name,
                 cluster=self.cluster.name,
                 memory_limit_bytes=self.planned.task.memory_limit_bytes,
@@ -171,6 +178,13 @@ class Bound:
             planned = replan(self.planned, task)
 
         return replace(self, settings=settings, planned=planned, cluster=target)
+
+
+def scheduled_for(cluster: Cluster | None) -> Schedule | None:
+    """When what of a plan for `cluster` runs; None where nothing runs beside anything, or that is not known."""
+    if cluster is None or cluster.device.overlap is None or not cluster.device.overlap.pays:
+        return None
+    return partial(step_schedule, overlapping=cluster)
 
 
 def task_of(traced: Traced, settings: Settings, cluster: Cluster) -> Task:

@@ -100,6 +100,7 @@ class Parallelism:
     expert: tuple[int, ...] = ()
     stages: int = 1
     micro_batches: int = 1
+    rounds: int = 1
 
     def __str__(self) -> str:
         where = [
@@ -129,7 +130,10 @@ class Parallelism:
         ]
 
         if self.stages > 1:
-            found.append(f"{self.stages} pipeline stages of {self.micro_batches} micro-batches")
+            rounds = f" in {self.rounds} rounds" if self.rounds > 1 else ""
+            found.append(
+                f"{self.stages} pipeline stages{rounds} of {self.micro_batches} micro-batches"
+            )
         if self.batch and not self.zero_groups and max(self.batch) > 1:
             found.insert(0, "data parallel")
         return found or ["one device" if self.devices == 1 else "the same on every device"]
@@ -180,6 +184,7 @@ def parallelism(facts: Facts) -> Parallelism:
         expert=tuple(n for n in parts(lambda p: p.expert) if n > 1),
         stages=1 if stages is None else stages.count,
         micro_batches=1 if stages is None else stages.micro_batches,
+        rounds=1 if stages is None else stages.rounds,
     )
 
 

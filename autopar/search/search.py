@@ -24,6 +24,7 @@ from autopar.search.best_bound_first import TIE, RaceResult, race, reaches
 from autopar.search.constraints.narrowing import axes_of
 from autopar.search.constraints.records import show, step_kinds_of
 from autopar.search.constraints.restriction import can_name, holds
+from autopar.search.double_buffering import check_stated
 from autopar.search.explain_infeasible import explained, refusal
 from autopar.search.limited_solve import WORTH, account_of
 from autopar.search.mesh_context import MeshContext
@@ -381,6 +382,7 @@ def _restored(task: Task, plan: Plan) -> Planned:
         pack_price(pricing),
         partial(exchange_cost, pricing),
     )
+    check_stated(program, plan.double_buffered or ())
     spent = account_of(graph, program, pricing)
     return Planned(
         task, plan, program, spent, pricing, ground, rewritten=graph if plan.recomputed else None

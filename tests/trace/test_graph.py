@@ -243,16 +243,21 @@ def test_nested_remat_is_a_flat_sequence_with_nested_regions() -> None:
     def block(x: Any) -> Any:
         return jnp.cos(jax.checkpoint(lambda y: jnp.sin(jnp.tanh(y)))(jnp.exp(x)))
 
-    graph = graph_of(lambda x: jax.checkpoint(block, prevent_cse=False)(x) + 1, X)
+    graph = graph_of(lambda x: jax.checkpoint(block)(x) + 1, X)
     assert [(op.kind, op.region) for op in graph.ops] == [
         ("exp", 0), ("tanh", 1), ("sin", 1), ("cos", 0), ("add", None),
     ]  # fmt: skip
     assert [(region.id, region.parent) for region in graph.regions] == [(0, None), (1, 0)]
     assert graph.regions[0].payload == {
-        "prevent_cse": False,
+        "prevent_cse": True,
         "differentiated": False,
         "policy": None,
     }
+
+
+def test_a_remat_that_prevents_no_merging_is_no_region() -> None:
+    graph = graph_of(lambda x: jax.checkpoint(jnp.sin, prevent_cse=False)(x) + 1, X)
+    assert [(op.kind, op.region) for op in graph.ops] == [("sin", None), ("add", None)]
 
 
 def test_a_remat_that_is_dead_leaves_no_region() -> None:

@@ -269,6 +269,11 @@ def lint_on_another_mesh_than_the_functions_own():
     autopar.lint(sharded, w, x, mesh={"a": 8}, cluster="cpu8")
 
 
+def lint_beside_a_function_that_gives_something_else():
+    sharded = jax.jit(layer, in_shardings=NamedSharding(mesh, P()))
+    autopar.lint(sharded, w, x, plain=lambda w, x: x @ w, cluster="cpu8")
+
+
 def verify_on_fewer_devices():
     autopar.verify(layer, w, x, cluster="2x8xh100", mesh={"a": 16})
 

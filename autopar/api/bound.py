@@ -228,15 +228,15 @@ def signature_of(traced: Traced, settings: Settings) -> PlanSignature:
     """What a file says of the function that its plan is for, and of the settings that a plan depends on."""
     static = settings.static_argnums
     donated = settings.donate_argnums
-    if donated != CARRIED:
-        donated = (donated,) if isinstance(donated, int) else tuple(donated)
+    if isinstance(donated, int):
+        donated = (donated,)
     carry: Any = settings.carry
 
     return PlanSignature(
         inputs=tuple((t.name, t.shape, t.dtype) for t in traced.graph.inputs),
         outputs=tuple((t.shape, t.dtype) for t in traced.graph.outputs),
         static_argnums=(static,) if isinstance(static, int) else tuple(static),
-        donate_argnums=donated,
+        donate_argnums=CARRIED if donated == CARRIED else tuple(donated),
         carry=carry if carry is None or carry == "auto" else tuple(map(tuple, carry)),
         while_trips=settings.options.while_trips,
         constraints=constraints_of(settings.mode, settings.constraints),

@@ -132,10 +132,10 @@ class Report:
     what was added takes. `loop_parts` is in how many parts loops over samples go on side by side, 1 if none does.
     `stages` says how layers are divided among pipeline stages; None if they are not. `communication_weight` is what a
     second of communicating counts in the objective, `hidden_weight` what one of gathering parameters or reducing
-    gradients does beside that. `parallelism` is the plan in the field's words, `throughput` what
-    goes into a step, `blocks` what runs in it, layers folded, `uses` who reads inputs, `donation` what donating more would
-    save, `step` what runs as a graph and in time, and what is held meanwhile: it is made for pages and files alone. None
-    and nothing in files of older versions.
+    gradients does beside that. `parallelism` is the plan in the field's words, `throughput` what goes into a step,
+    `blocks` what runs in it, layers folded, `uses` who reads inputs, `donation` what donating more would save. `step`
+    is what runs as a graph and in time, and what is held meanwhile, made for pages and files alone. None and nothing in
+    files of older versions.
     """
 
     function: str

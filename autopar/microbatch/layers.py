@@ -144,7 +144,9 @@ class _Pipeline:
         ticks = np.arange(stages.ticks, dtype=np.int32)
         tick = self._tick
         if stages.rounds > 1:
-            tick = jax.checkpoint(tick, prevent_cse=False, policy=_is_kept)  # as no two loops are one
+            tick = jax.checkpoint(
+                tick, prevent_cse=False, policy=_is_kept
+            )  # as no two loops are one
         _, states = lax.scan(tick, first, (ticks, [self._fed(rows) for rows in slices]))
 
         outs = [self._loop.joined(self._done(state), 0) for state in states]

@@ -18,8 +18,8 @@ def touched(graph: OpGraph, op: OpNode) -> tuple[float, ...]:
 
     A sort goes over all once for every byte of its keys, as radix sorts do. Of what is sliced or gathered from as many
     elements are read as there are in the result. What is updated in place is written where the update goes, and read
-    there only where the update is added to it. What a loop goes through is read round by round; what it stacks is read so,
-    and written over zeros.
+    there only where the update is added to it. What a loop goes through is read round by round; what it stacks is read
+    so, and written over zeros.
     """
     shares = [1.0] * (len(op.ins) + len(op.outs))
     if op.kind == "sort":

@@ -98,6 +98,25 @@ def test_parameters_may_lie_in_rounds(stages, drawn):
     assert_close((joined, found[1][1]), wanted[1])
 
 
+@pytest.mark.parametrize("stages", [Stages(4, 4), Stages(2, 4, 2)], ids=str)
+def test_a_tied_embedding_stands_before_and_behind_the_stages(stages, drawn):
+    params, _ = drawn
+    draw = np.random.default_rng(2)
+    table = jnp.asarray(draw.normal(size=(7, WIDTH)))
+    tokens = jnp.asarray(draw.integers(0, 7, (ROWS, TOKENS)))
+
+    def loss(table, w):
+        x = scan_layers(plain, table[tokens], {**params, "w": w})
+        logits = jax.nn.log_softmax(x @ table.T)
+        return -jnp.take_along_axis(logits, tokens[..., None], -1).mean()
+
+    both = jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))
+    wanted = both(table, params["w"])
+    with STAGES(stages):
+        found = jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))(table, params["w"])
+    assert_close(found, wanted)
+
+
 @pytest.mark.parametrize("layer", [dropped, attending])
 def test_a_checkpointed_layer_runs_in_stages(layer, drawn):
     wanted = gradients(layer, *drawn)

@@ -186,7 +186,9 @@ class _Pipeline:
 
         What comes behind the last slice is never looked at: that slice once more keeps it finite.
         """
-        count, rounds, shape = self.stages.count, self.stages.rounds, slices.shape[1:]
+        count = self.stages.count
+        rounds = self.stages.rounds
+        shape = slices.shape[1:]
         more = jnp.broadcast_to(slices[-1], (count - 1, *shape))
         if rounds > 1:
             groups = slices.reshape(-1, count, *shape)
@@ -196,7 +198,8 @@ class _Pipeline:
 
     def _done(self, states: Array) -> Array:
         """The slices of the new x, of what all stages gave at each tick: the last stage's of the last round."""
-        count, rounds = self.stages.count, self.stages.rounds
+        count = self.stages.count
+        rounds = self.stages.rounds
         last = states[count - 1 :, count - 1]
         if rounds == 1:
             return last
@@ -230,7 +233,8 @@ class _Pipeline:
 
     def _place(self, since: Array) -> tuple[Array, Any]:
         """The slices and the rounds that stages are at, so many ticks `since` they began; before and after: any."""
-        count, rounds = self.stages.count, self.stages.rounds
+        count = self.stages.count
+        rounds = self.stages.rounds
         last = rounds * self.stages.micro_batches - 1
         steps = jnp.clip(since, 0, last)
         if rounds == 1:
@@ -249,7 +253,8 @@ class _Pipeline:
     @cached_property
     def _stacked(self) -> list[Array]:
         """Parameters as [layer of a run, stage, ...], with a first dim of rounds if there are several."""
-        count, rounds = self.stages.count, self.stages.rounds
+        count = self.stages.count
+        rounds = self.stages.rounds
         outer = () if rounds == 1 else (rounds,)
         runs = [
             leaf.reshape(*outer, count, layers // (rounds * count), *shape)

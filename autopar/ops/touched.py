@@ -24,10 +24,12 @@ def touched(graph: OpGraph, op: OpNode) -> tuple[float, ...]:
     shares = [1.0] * (len(op.ins) + len(op.outs))
     if op.kind == "sort":
         return (float(sum(key.itemsize for key in op.ins[: op.params["num_keys"]])),) * len(shares)
+
     if op.kind == "scan_slice":
         return (1.0, _share(op.ins[0], op.outs[0]))
     if op.kind == "scan_stack":
         return (_share(op.outs[0], op.ins[0]), 2.0)
+
     if traits_of(op.kind).touches == "slice":
         shares[0] = min(1.0, _share(op.outs[0], op.ins[0]))
     if is_in_place(graph, op):

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax import lax
 
+from autopar._compat import untyped_jax
 from autopar.core.in_place import updates
 from autopar.trace import trace
 from tests.trace.evaluate import as_function, assert_same
 
-TABLE = jnp.linspace(-1, 2, 24).reshape(6, 4)
+jax = untyped_jax
+jnp = jax.numpy
+lax = jax.lax
+
+TABLE: Any = untyped_jax.numpy.linspace(-1, 2, 24).reshape(6, 4)
 ROWS = np.array([[0, 1], [5, 1], [3, 3]], np.int32)
 
 

@@ -170,7 +170,7 @@ class Walker:
         if outs is None:
             outs = self._operator(eqn, ins, place, Payload(eqn.primitive, _payload_params(eqn)))
 
-        params = result_params(eqn, is_written(eqn, self._scope(eqn, place)))
+        params = result_params(eqn, self._scope(eqn, place))
         return (
             outs
             if params is None

@@ -434,6 +434,19 @@ def test_donated_arrays_are_state_in_order() -> None:
     assert graph_of(update, X, X, X).batch_inputs == (2,)
 
 
+def test_what_is_carried_is_donated_array_by_array() -> None:
+    graph = graph_of(step, W, OPT, X, 0.1, donate_argnums="carried")
+    assert graph.donated == tuple(position for _, position in graph.carry) == (0, 1, 2, 3, 4)
+
+    def named(state: Any, x: Any) -> Any:
+        return {"w": state["w"] + x.sum(), "loss": x.sum()}
+
+    graph = graph_of(named, W, X, donate_argnums="carried")
+    assert [graph.inputs[n].name for n in graph.donated] == ["state['w']"]
+    with pytest.raises(TraceError, match="no result of new takes the place of an argument"):
+        graph_of(new, X, donate_argnums="carried")
+
+
 def test_results_of_an_arguments_name_are_its_state() -> None:
     def named(w: Any, m: Any, x: Any) -> Any:
         return {"loss": x, "m": m + x, "w": w + x}

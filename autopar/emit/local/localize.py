@@ -40,6 +40,7 @@ from autopar.emit.local.moving import dynamic_roll, join, pad, rev, roll, slice_
 from autopar.emit.local.products import dot_general
 from autopar.emit.local.ragged import ragged_dot_general
 from autopar.emit.local.ranking import arg_extremum, cumulative, top_k
+from autopar.emit.local.rounds import scan_first, scan_last, scan_start
 from autopar.emit.local.shard import Array, LocalOp, OffsetOf, Run
 from autopar.emit.local.sorting import sort
 from autopar.emit.local.windows import (
@@ -243,6 +244,9 @@ _LOCALISERS: dict[str, Callable[[LocalOp], Run]] = {
     "rev": rev,
     "rng_bit_generator": rng_bit_generator,
     "roll": roll,
+    "scan_first": scan_first,
+    "scan_last": scan_last,
+    "scan_start": scan_start,
     "scatter": scatter,
     "select_and_gather_add": select_and_gather_add,
     "select_and_scatter_add": select_and_scatter_add,

@@ -284,21 +284,43 @@ def test_stages_are_chosen_over_slow_links():
     assert "layers in no stages or in stages" in report.space
 
 
-def test_rounds_are_chosen_for_few_rows():
+def step_in_rounds(params, x):
     def layer(x, p):
         return x + jnp.tanh(x @ p["up"]) @ p["down"]
 
-    def step(params, x):
-        def loss(params):
-            return (scan_layers(layer, x, params, rounds=2) ** 2).mean()
+    def loss(params):
+        return (scan_layers(layer, x, params, rounds=2) ** 2).mean()
 
-        value, grads = jax.value_and_grad(loss)(params)
-        return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads), value
+    value, grads = jax.value_and_grad(loss)(params)
+    return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads), value
 
+
+@pytest.mark.slow
+def test_a_plan_in_rounds_runs():
+    draw = np.random.default_rng(0)
+    shapes = {"up": (2, 8, 512, 2048), "down": (2, 8, 2048, 512)}
+    params = {n: (draw.normal(size=s) / s[2] ** 0.5).astype(np.float32) for n, s in shapes.items()}
+    x = draw.normal(size=(4, 64, 512)).astype(np.float32)
+
+    def staged(params, x):
+        with STAGES(Stages(4, 4, 2)):
+            return step_in_rounds(params, x)
+
+    step = autopar.compile(staged, cluster="4x2xv100", mesh=SLOW["mesh"])
+    plan = step.plan(params, x)
+    assert plan.in_shardings()[0]["up"].spec[1] == "x"
+    moves = [i for i in plan.bound.planned.program.instructions if getattr(i, "exchanges", ())]
+    assert {e.kind for i in moves for e in i.exchanges} == {"permute"}
+    wanted = jax.jit(step_in_rounds)(params, x)
+    assert_close(jax.device_get(step(params, x)), wanted, 1e-5)
+
+
+def test_rounds_are_chosen_for_few_rows():
     shapes = {"up": (2, 8, 4096, 16384), "down": (2, 8, 16384, 4096)}
     params = {name: jax.ShapeDtypeStruct(shape, jnp.float16) for name, shape in shapes.items()}
     x = jax.ShapeDtypeStruct((4, 1024, 4096), jnp.float16)
-    report = autopar.plan(step, params, x, cluster="4x2xv100", mesh=SLOW["mesh"]).bound.report()
+    plan = autopar.plan(step_in_rounds, params, x, cluster="4x2xv100", mesh=SLOW["mesh"])
+    report = plan.bound.report()
     assert report.stages == Stages(4, 4, 2)
     assert "4 pipeline stages in 2 rounds of 4 micro-batches" in str(report.parallelism)
 

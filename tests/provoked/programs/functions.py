@@ -54,7 +54,7 @@ def a_function_that_fails_on_arrays_of_an_explicit_mesh():
 
 
 def a_collective_in_a_shard_map_over_one_device():
-    one = jax.make_mesh((1,), ("a",), devices=devices[:1])
+    one = jax.sharding.Mesh(devices[:1], ("a",))
     zeros, rows = np.zeros(1, np.int32), np.full(1, 8, np.int32)
 
     def exchanged(x):
@@ -69,7 +69,7 @@ def a_shard_map_that_leaves_axes_to_the_compiler():
         return jax.lax.psum(x, "a", axis_index_groups=[[0], [1]])
 
     options = {"in_specs": P("a"), "out_specs": P("a"), "axis_names": {"a"}, "check_vma": False}
-    autopar.plan(jax.shard_map(summed, mesh=mesh, **options), x, cluster="cpu8")
+    autopar.plan(lambda x: jax.shard_map(summed, mesh=mesh, **options)(x), x, cluster="cpu8")
 
 
 def a_batch_held_in_two_ways():

@@ -148,31 +148,6 @@ def is_call_of(traced: Traced, signature: Signature) -> bool:
     )
 
 
-def flatten(traced: Traced, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-    """The flat arrays that a program takes for a call, typed keys as their data.
-
-    Raises:
-      SignatureMismatch: if the arguments have another structure than those that were traced.
-    """
-    dynamic = tuple(arg for i, arg in enumerate(args) if i not in traced.static_argnums)
-    leaves, tree = untyped_jax.tree_util.tree_flatten((dynamic, kwargs))
-    if tree != traced.in_tree:
-        raise SignatureMismatch(
-            f"the plan is for arguments of structure {traced.in_tree}, given are {tree}"
-        )
-    for position, _ in traced.key_inputs:
-        leaves[position] = untyped_jax.random.key_data(leaves[position])
-    return leaves
-
-
-def unflatten(traced: Traced, outputs: Sequence[Any]) -> Any:
-    """What a program gives, in the function's own structure, key data as typed keys."""
-    leaves = list(outputs)
-    for position, implementation in traced.key_outputs:
-        leaves[position] = untyped_jax.random.wrap_key_data(leaves[position], impl=implementation)
-    return untyped_jax.tree_util.tree_unflatten(traced.out_tree, leaves)
-
-
 def put_back(call: ReadCall, leaves: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments of a call, with other leaves."""
     structure, fixed, _ = call.kind

@@ -29,7 +29,7 @@ class DeviceMesh:
 
     def __post_init__(self) -> None:
         if self.given and [axis for axis in self.given if axis in self.axes] != list(self.axes):
-            raise InvalidMesh(f"mesh axes {self.axes} are not a part of {self.given}")
+            raise ValueError(f"mesh axes {self.axes} are not a part of {self.given}")
         names = [name for name, _ in self.axes]
         if not names:
             raise InvalidMesh("a mesh needs at least one axis, such as {'x': 8}")

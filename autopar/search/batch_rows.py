@@ -113,14 +113,15 @@ def _batch_axes(attempt: LimitedSolve, stage: Stage) -> tuple[str, ...]:
     pricing = attempt.ground.pricing(attempt.step_kinds)
     labels = labels_of_data(graph, attempt.task.find)
     taken_s: dict[tuple[str, ...], float] = defaultdict(float)
+
     for op, strategy in zip(graph.ops, stage.strategies, strict=True):
         own = labels.get(op.outs[0].id, ()) if op.outs else ()
         rows = [dim for dim, label in enumerate(own) if label[0] == "batch"]
-        if (
-            rows and op.recomputes is None
-        ):  # of what may run once more nothing is chosen where it does not
-            axes = strategy.outs[0].dims[rows[0]]
-            taken_s[axes] += graph.tree.weight(op.region) * pricing.op_cost(op, strategy)
+        # what may run once more, and does not, has a strategy all the same
+        if rows and op.recomputes is None:
+            runs = graph.tree.weight(op.region)
+            taken_s[strategy.outs[0].dims[rows[0]]] += runs * pricing.op_cost(op, strategy)
+
     return max(taken_s, key=lambda axes: taken_s[axes], default=())
 
 

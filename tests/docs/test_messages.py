@@ -13,7 +13,7 @@ from tests.provoked.page import TARGET, entry, module, names, unprovoked
 from tests.provoked.provoke import code_of, programs_of, provoke, title_of
 from tests.provoked.sites import all_sites, site_at
 
-MOST_UNPROVOKED = 85
+MOST_UNPROVOKED = 77
 """May only go down."""
 PAGE = TARGET.read_text(encoding="utf-8")
 MET = set(re.findall(r"^<!-- (.*) -->$", PAGE, re.MULTILINE))

@@ -14,7 +14,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from autopar.api.call import flatten
 from autopar.core.dataflow import Dataflow, dataflow
 from autopar.core.graph import OpGraph
 from autopar.core.mesh import DeviceMesh
@@ -27,6 +26,7 @@ from autopar.redistribute.step import StepKind
 from autopar.search.space import build_space
 from autopar.trace import Traced, trace
 from tests import small_models as models
+from tests.flat_call import flatten
 from tests.quick_compile import QUICK
 
 GPT: dict[str, Any] = {"layers": 1, "width": 16, "heads": 8, "vocab": 16, "sequence": 8, "batch": 8}

@@ -13,7 +13,6 @@ import jax
 import numpy as np
 
 import autopar
-from autopar.api.call import unflatten
 from autopar.core.manual import KINDS as MANUAL
 from autopar.core.mesh import DeviceMesh
 from autopar.core.plan import Stage
@@ -28,6 +27,7 @@ from cost_models.cluster import replace_link
 from tests.equivalence.cases import Case, inputs_of, with_permutes
 from tests.equivalence.check import run as run_compiled
 from tests.equivalence.draw import local_plan, uniform_plan
+from tests.flat_call import unflatten
 from tests.fuzz.generate import generate
 from tests.fuzz.source import Program
 from tests.reference.jaxprs import evaluate

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from jax import lax
 
-from autopar.api.call import unflatten
 from autopar.core.program import ShardedProgram
 from tests.equivalence.cases import (
     MESHES,
@@ -23,6 +22,7 @@ from tests.equivalence.cases import (
     step_case,
 )
 from tests.equivalence.draw import local_plan, uniform_plan
+from tests.flat_call import unflatten
 from tests.ops.build import Case as PrimitiveCase
 from tests.ops.build import build
 from tests.ops.cases import CASES

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
+from autopar.errors import InvalidOption
+
 
 @dataclass(frozen=True)
 class PresolveOptions:
@@ -217,12 +219,16 @@ class SolveOptions:
         )
         counts = (self.branch_entries, self.gap_tolerance)
         if min(*limits, self.cp_sat_workers) < 1 or min(*others, *counts) < 0:
-            raise ValueError(f"work limits must be positive: {self}")
+            raise InvalidOption(f"work limits must be positive: {self._limits_text()}")
 
         if self.time_limit_s is not None and not self.time_limit_s >= 0:
-            raise ValueError(
+            raise InvalidOption(
                 f"time_limit_s is {self.time_limit_s!r}: pass seconds >= 0, or None for no limit"
             )
+
+    def _limits_text(self) -> str:
+        values = ((each.name, getattr(self, each.name)) for each in fields(self))
+        return ", ".join(f"{name} {value}" for name, value in values if not is_dataclass(value))
 
     @property
     def switches(self) -> dict[str, bool]:
@@ -233,10 +239,12 @@ class SolveOptions:
         """The same with a technique, `room.technique`, switched off.
 
         Raises:
-          ValueError: there is no such switch.
+          InvalidOption: there is no such switch.
         """
         if switch not in self.switches:
-            raise ValueError(f"there is no switch {switch!r}; there are {', '.join(self.switches)}")
+            raise InvalidOption(
+                f"there is no switch {switch!r}; there are {', '.join(self.switches)}"
+            )
         room, _, name = switch.partition(".")
         changed: dict[str, Any] = {room: replace(getattr(self, room), **{name: False})}
         return replace(self, **changed)

@@ -165,3 +165,17 @@ def a_page_that_cannot_be_written():
 
 def a_page_of_a_front_without_points():
     autopar.Front(()).to_html()
+
+
+def a_plan_of_a_function_with_other_constants():
+    plan = autopar.plan(lambda x: x + np.ones((8, 16), np.float32), x, cluster="cpu8")
+    plan.save("plan.json")
+    autopar.Plan.load("plan.json").compile(lambda x: x + np.ones((1, 16), np.float32))(x)
+
+
+def the_source_of_more_random_numbers_than_a_word_numbers():
+    options = {"cluster": "1xh100", "memory_limit_bytes": "1TiB"}
+    plan = autopar.plan(
+        lambda key: jax.random.uniform(key, (1 << 17, 1 << 16)).sum(), jax.random.key(0), **options
+    )
+    plan.to_source()

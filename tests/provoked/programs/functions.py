@@ -1,6 +1,6 @@
 """Functions and arguments that JAX, or a plan, does not take."""
 
-from tests.provoked.programs._shared import autopar, jax, jnp, layer, np, w, x
+from tests.provoked.programs._shared import P, autopar, devices, jax, jnp, layer, mesh, np, w, x
 
 
 def a_function_that_branches_on_values():
@@ -51,3 +51,31 @@ def lint_of_what_jax_cannot_lower():
 def a_function_that_fails_on_arrays_of_an_explicit_mesh():
     typed = jax.device_put(x, jax.NamedSharding(jax.make_mesh((8,), ("a",)), jax.P("a")))
     autopar.plan(lambda x: x @ x, typed, cluster="cpu8")
+
+
+def a_collective_in_a_shard_map_over_one_device():
+    one = jax.sharding.Mesh(devices[:1], ("a",))
+    zeros, rows = np.zeros(1, np.int32), np.full(1, 8, np.int32)
+
+    def exchanged(x):
+        return jax.lax.ragged_all_to_all(x, x, zeros, rows, zeros, rows, axis_name="a")
+
+    options = {"mesh": one, "in_specs": P("a"), "out_specs": P("a"), "check_vma": False}
+    autopar.plan(jax.shard_map(exchanged, **options), x, cluster="cpu8", mesh={"a": 8})
+
+
+def a_shard_map_that_leaves_axes_to_the_compiler():
+    def summed(x):
+        return jax.lax.psum(x, "a", axis_index_groups=[[0], [1]])
+
+    options = {"in_specs": P("a"), "out_specs": P("a"), "axis_names": {"a"}, "check_vma": False}
+    autopar.plan(lambda x: jax.shard_map(summed, mesh=mesh, **options)(x), x, cluster="cpu8")
+
+
+def a_batch_held_in_two_ways():
+    def turned(w, x):
+        x = jax.lax.cond(w.sum() > 0, lambda: x, lambda: x.T)
+        return w - 0.1 * jax.grad(lambda w: jnp.tanh(x @ w).sum())(w)
+
+    square = np.ones((16, 16), np.float32)
+    autopar.plan(autopar.accumulate(turned, 4), w, square, cluster="cpu8", mesh={"a": 8})

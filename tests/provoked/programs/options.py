@@ -349,3 +349,15 @@ def layers_whose_result_has_its_rows_in_another_dim():
 def place_of_a_list_for_a_tuple():
     plan = autopar.plan(lambda pair: pair[0] @ pair[1], (x, w), cluster="cpu8", mesh={"a": 8})
     plan.place([x, w])
+
+
+def a_solver_that_may_not_work():
+    autopar.SolveOptions(max_sweeps=0)
+
+
+def a_time_limit_below_zero():
+    autopar.SolveOptions(time_limit_s=-1)
+
+
+def a_technique_that_there_is_not():
+    autopar.SolveOptions().without("trws.magic")

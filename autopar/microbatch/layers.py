@@ -16,6 +16,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from math import prod
 from typing import Any
 
 import jax
@@ -170,11 +171,11 @@ class _Pipeline:
         slices = [self._loop.slices_of(leaf, 0) for leaf in self._rows]
         first = [jnp.broadcast_to(rows[0], (stages.count, *rows.shape[1:])) for rows in slices]
         ticks = np.arange(stages.ticks, dtype=np.int32)
-        tick = self._tick
-        if stages.rounds > 1:
-            tick = jax.checkpoint(
-                tick, prevent_cse=False, policy=_is_kept
-            )  # as no two loops are one
+        tick: Any = self._tick
+        if (
+            stages.rounds > 1
+        ):  # no compiler joins what two loops compute: nothing has to prevent that
+            tick = untyped_jax.checkpoint(tick, prevent_cse=False, policy=_is_kept)
         _, states = lax.scan(tick, first, (ticks, [self._fed(rows) for rows in slices]))
 
         outs = [self._loop.joined(self._done(state), 0) for state in states]
@@ -268,8 +269,8 @@ class _Pipeline:
         dims = 1 if self.rounds == 1 else 2
         found: list[tuple[Array, int, tuple[int, ...]]] = []
         for leaf in tree_util.tree_leaves(self.params):
-            whole = jnp.asarray(leaf)
-            found.append((whole, int(np.prod(whole.shape[:dims])), whole.shape[dims:]))
+            whole: Array = jnp.asarray(leaf)
+            found.append((whole, prod(whole.shape[:dims]), whole.shape[dims:]))
         return found
 
     @cached_property

@@ -101,15 +101,18 @@ def _transpose(local: LocalOp) -> Run:
     product has a batch dim of one element, as gradients of weights in pipeline stages do.
     """
     shape = local.in_shape(0)
-    order: Sequence[int] = [d for d in local.op.params["permutation"] if shape[d] != 1]
+    permutation: Sequence[int] = local.op.params["permutation"]
+    order = [d for d in permutation if shape[d] != 1]
     if len(order) == len(shape):
         return local.bind()
+
     dims = sorted(order)
     places = [dims.index(d) for d in order]
     sizes = [shape[d] for d in dims]
 
     def run(operand: Array) -> Sequence[Array]:
-        return [lax.transpose(operand.reshape(sizes), places).reshape(local.out_shape())]
+        turned = _lax.transpose(operand.reshape(sizes), places)
+        return [turned.reshape(local.out_shape())]
 
     return run
 

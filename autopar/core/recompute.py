@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from autopar.core.dataflow import Dataflow, dataflow
 from autopar.core.graph import OpGraph, OpNode, TensorInfo
 from autopar.core.regions import BOUNDARY, LOOPS
 
@@ -54,6 +55,11 @@ class Rewritten:
     graph: OpGraph
     keys: tuple[Key, ...]
     twins: tuple[Twin, ...]
+
+    @cached_property
+    def flow(self) -> Dataflow:
+        """The copies of the graph: the same on every mesh."""
+        return dataflow(self.graph)
 
 
 def with_recomputed(

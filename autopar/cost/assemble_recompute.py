@@ -491,7 +491,7 @@ class RecomputeBuilder(Builder):
 
     @cached_property
     def _sure(self) -> Dataflow:
-        return lasting(self.graph, self.flow, self._may_go, self.join_of)
+        return lasting(self.graph, self.flow, self._may_go, frozenset(self.join_of))
 
     @cached_property
     def _may_go(self) -> frozenset[int]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from autopar.core.dataflow import Copy, Dataflow, Use, until
 from autopar.core.graph import OpGraph, TensorInfo
 from autopar.core.in_place import writes_over_first
+from autopar.core.memo import once_per_graph
 from autopar.core.regions import BOUNDARY
 
 
@@ -59,7 +60,8 @@ class _Work:
     read: dict[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
 
 
-def held(graph: OpGraph, flow: Dataflow, in_memory: Collection[int]) -> HeldTimes:
+@once_per_graph
+def held(graph: OpGraph, flow: Dataflow, in_memory: frozenset[int]) -> HeldTimes:
     """When what `graph` makes is held, if its tensors lie in memory (`in_memory`) and are read from the copies of
     `flow`.
     """

@@ -7,8 +7,10 @@ from dataclasses import replace
 
 from autopar.core.dataflow import Copy, Dataflow, Use, until
 from autopar.core.graph import OpGraph
+from autopar.core.memo import once_per_graph
 
 
+@once_per_graph
 def clipped(graph: OpGraph, flow: Dataflow) -> Dataflow:
     """`flow` with stored copies that end at their last reader that is always there; twins hold them longer."""
 
@@ -35,8 +37,9 @@ def is_join(graph: OpGraph, copy: Copy) -> bool:
     return copy.stored and producer is not None and producer.recomputes is not None
 
 
+@once_per_graph
 def lasting(
-    graph: OpGraph, flow: Dataflow, may_go: Collection[int], joined: Collection[int]
+    graph: OpGraph, flow: Dataflow, may_go: frozenset[int], joined: frozenset[int]
 ) -> Dataflow:
     """The uses of `flow` that are always there, or come with what they read, and the copies that they share.
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import jax
@@ -54,7 +54,7 @@ STAGES: Any = untyped_jax.make_user_context(None)
 """The `Stages` that layers run in. A part of JAX's own tracing context, so that traces with and without do not mix."""
 
 
-def scan_layers(layer: Layer, x: Any, params: Any) -> Any:
+def scan_layers(layer: Layer, x: Any, params: Any, *, rounds: int = 1) -> Any:
     """`x` after one equal layer after another: `lax.scan` over `params`, or pipeline stages where a plan has these.
 
         x = autopar.scan_layers(block, x, params["blocks"])
@@ -67,19 +67,46 @@ def scan_layers(layer: Layer, x: Any, params: Any) -> Any:
       layer: a function of `x` and of one layer's parameters that returns a new `x` of the same shapes and types. It may
         be a `jax.checkpoint`, and close over other arrays.
       x: a pytree of arrays [rows, ...]. Each row is to depend on the same row alone: other layers run in no stages.
-      params: a pytree of arrays [layers, ...].
+      params: a pytree of arrays [layers, ...]; of several `rounds` [rounds, layers of a round, ...].
+      rounds: in how many rounds parameters lie. Stages that go in as many hold their parts of them as they lie.
 
     Raises:
-      InvalidOption: `x` or `params` has no arrays, or they differ in their first dim.
+      InvalidOption: `x` or `params` has no arrays, they differ in their first dim, or are of another number of rounds.
     """
     rows = _first_dim(x, "x", "rows")
-    layers = _first_dim(params, "params", "layers")
+    layers = _layers(params, rounds)
     stages: Stages | None = STAGES.value
 
     with untyped_jax.named_scope(_SCOPE.format(layers=layers, rows=rows)):
         if stages is None or layers % stages.runs or rows % stages.micro_batches:
-            return _in_turn(layer, x, params)
-        return _Pipeline(layer, x, params, stages).run()
+            flat = params if rounds == 1 else tree_util.tree_map(_flat, params)
+            return _in_turn(layer, x, flat)
+        return _Pipeline(layer, x, params, stages, rounds).run()
+
+
+def _layers(params: Any, rounds: int) -> int:
+    """How many layers have these parameters.
+
+    Raises:
+      InvalidOption: there is no leaf, one has too few dims, or they differ; or they are of another number of rounds.
+    """
+    if rounds == 1:
+        return _first_dim(params, "params", "layers")
+    if (found := _first_dim(params, "params", "rounds")) != rounds:
+        raise InvalidOption(
+            f"rounds of scan_layers is {rounds}, but params has arrays whose first dim is {found}: pass arrays "
+            f"[rounds, layers of a round, ...]"
+        )
+    inner = [
+        jax.ShapeDtypeStruct(aval_of(p).shape[1:], np.float32)
+        for p in tree_util.tree_leaves(params)
+    ]
+    return rounds * _first_dim(inner, "params", "layers of a round")
+
+
+def _flat(leaf: Any) -> Array:
+    """Parameters [rounds, layers of a round, ...] as [layers, ...]."""
+    return jnp.asarray(leaf).reshape(-1, *leaf.shape[2:])
 
 
 def _in_turn(layer: Layer, x: Any, params: Any) -> Any:
@@ -129,12 +156,13 @@ def _first_dim(tree: Any, name: str, what: str) -> int:
 
 @dataclass(frozen=True, eq=False)
 class _Pipeline:
-    """Layers in stages: `x` and `params` as in `scan_layers`."""
+    """Layers in stages: `x`, `params` and the `rounds` that these lie in as in `scan_layers`."""
 
     layer: Layer
     x: Any
     params: Any
     stages: Stages
+    rounds: int = 1
 
     def run(self) -> Any:
         """`x` after all layers."""
@@ -144,7 +172,9 @@ class _Pipeline:
         ticks = np.arange(stages.ticks, dtype=np.int32)
         tick = self._tick
         if stages.rounds > 1:
-            tick = jax.checkpoint(tick, prevent_cse=False, policy=_is_kept)  # as no two loops are one
+            tick = jax.checkpoint(
+                tick, prevent_cse=False, policy=_is_kept
+            )  # as no two loops are one
         _, states = lax.scan(tick, first, (ticks, [self._fed(rows) for rows in slices]))
 
         outs = [self._loop.joined(self._done(state), 0) for state in states]
@@ -156,7 +186,9 @@ class _Pipeline:
 
         What comes behind the last slice is never looked at: that slice once more keeps it finite.
         """
-        count, rounds, shape = self.stages.count, self.stages.rounds, slices.shape[1:]
+        count = self.stages.count
+        rounds = self.stages.rounds
+        shape = slices.shape[1:]
         more = jnp.broadcast_to(slices[-1], (count - 1, *shape))
         if rounds > 1:
             groups = slices.reshape(-1, count, *shape)
@@ -166,7 +198,8 @@ class _Pipeline:
 
     def _done(self, states: Array) -> Array:
         """The slices of the new x, of what all stages gave at each tick: the last stage's of the last round."""
-        count, rounds = self.stages.count, self.stages.rounds
+        count = self.stages.count
+        rounds = self.stages.rounds
         last = states[count - 1 :, count - 1]
         if rounds == 1:
             return last
@@ -200,7 +233,8 @@ class _Pipeline:
 
     def _place(self, since: Array) -> tuple[Array, Any]:
         """The slices and the rounds that stages are at, so many ticks `since` they began; before and after: any."""
-        count, rounds = self.stages.count, self.stages.rounds
+        count = self.stages.count
+        rounds = self.stages.rounds
         last = rounds * self.stages.micro_batches - 1
         steps = jnp.clip(since, 0, last)
         if rounds == 1:
@@ -219,14 +253,24 @@ class _Pipeline:
     @cached_property
     def _stacked(self) -> list[Array]:
         """Parameters as [layer of a run, stage, ...], with a first dim of rounds if there are several."""
-        count, rounds = self.stages.count, self.stages.rounds
+        count = self.stages.count
+        rounds = self.stages.rounds
         outer = () if rounds == 1 else (rounds,)
-        leaves = [jnp.asarray(leaf) for leaf in tree_util.tree_leaves(self.params)]
         runs = [
-            leaf.reshape(*outer, count, leaf.shape[0] // (rounds * count), *leaf.shape[1:])
-            for leaf in leaves
+            leaf.reshape(*outer, count, layers // (rounds * count), *shape)
+            for leaf, layers, shape in self._leaves
         ]
         return [jnp.swapaxes(run, len(outer), len(outer) + 1) for run in runs]
+
+    @property
+    def _leaves(self) -> list[tuple[Array, int, tuple[int, ...]]]:
+        """Parameters, how many layers they have, and the shape of one layer's."""
+        dims = 1 if self.rounds == 1 else 2
+        found: list[tuple[Array, int, tuple[int, ...]]] = []
+        for leaf in tree_util.tree_leaves(self.params):
+            whole = jnp.asarray(leaf)
+            found.append((whole, int(np.prod(whole.shape[:dims])), whole.shape[dims:]))
+        return found
 
     @cached_property
     def _rows(self) -> list[Array]:
@@ -240,7 +284,9 @@ class _Pipeline:
     @cached_property
     def _sliced(self) -> _SlicedLayer:
         whole = tree_util.tree_map(_shape_of, self.x)
-        one = tree_util.tree_map(_one_layer, self.params)
+        one = tree_util.tree_map(
+            partial(_one_layer, dims=1 if self.rounds == 1 else 2), self.params
+        )
         closed, result = untyped_jax.make_jaxpr(self.layer, return_shape=True)(whole, one)
         _, held = open_jaxpr(closed)
 
@@ -277,10 +323,10 @@ def _shape_of(leaf: Any) -> Any:
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
 
 
-def _one_layer(leaf: Any) -> Any:
-    """The shape and type of one layer's part of parameters [layers, ...]."""
+def _one_layer(leaf: Any, dims: int) -> Any:
+    """The shape and type of one layer's part of parameters, of which so many first dims count layers."""
     whole = _shape_of(leaf)
-    return jax.ShapeDtypeStruct(whole.shape[1:], whole.dtype, weak_type=whole.weak_type)
+    return jax.ShapeDtypeStruct(whole.shape[dims:], whole.dtype, weak_type=whole.weak_type)
 
 
 @dataclass(frozen=True, eq=False)

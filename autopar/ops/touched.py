@@ -18,16 +18,18 @@ def touched(graph: OpGraph, op: OpNode) -> tuple[float, ...]:
 
     A sort goes over all once for every byte of its keys, as radix sorts do. Of what is sliced or gathered from as many
     elements are read as there are in the result. What is updated in place is written where the update goes, and read
-    there only where the update is added to it. What a loop goes through is read round by round; what it stacks is read so,
-    and written over zeros.
+    there only where the update is added to it. What a loop goes through is read round by round; what it stacks is read
+    so, and written over zeros.
     """
     shares = [1.0] * (len(op.ins) + len(op.outs))
     if op.kind == "sort":
         return (float(sum(key.itemsize for key in op.ins[: op.params["num_keys"]])),) * len(shares)
+
     if op.kind == "scan_slice":
         return (1.0, _share(op.ins[0], op.outs[0]))
     if op.kind == "scan_stack":
         return (_share(op.outs[0], op.ins[0]), 2.0)
+
     if traits_of(op.kind).touches == "slice":
         shares[0] = min(1.0, _share(op.outs[0], op.ins[0]))
     if is_in_place(graph, op):

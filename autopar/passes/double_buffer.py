@@ -203,14 +203,13 @@ class _Rewrite:
                     self._insert(places[n], self._again(self.whole.instructions[m], then, None))
             for value in self.whole.instructions[n].outs:
                 if not set(rounds.readers.get(value, ())).issubset(early):
-                    is_copied = places[n] == rounds.near[0]
-                    self.carried[value], _ = self._carry(value, here[value], then[value], is_copied)
+                    self.carried[value], _ = self._carry(value, here[value], then[value], True)
 
     def _behind_readers(self, number: int, early: Sequence[int]) -> int:
         """In front of which instruction a collective is run for the next round: behind all that read it in this one.
 
-        There it needs no memory but that of the carry, and no copy. Where less is left to compute than it takes, it is
-        run as a round begins. What only others that run ahead read comes with them.
+        A compiler issues it sooner, and copies it into the carry (XLA for GPUs does). Where less is left to compute
+        than it takes, it is run as a round begins. What only others that run ahead read comes with them.
         """
         rounds = self.rounds
         reading = {

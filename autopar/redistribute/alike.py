@@ -36,8 +36,7 @@ def dim_classes(
 
     With `first_is_apart` no other dim has that of the first.
     """
-    parts = tuple(np.unique(graph.states.sequences.parts).tolist())
-    classes = [_divided_by(parts, size) for size in shape]
+    classes = [_divided_by(graph.numbers_of_parts, size) for size in shape]
     return tuple([number + int(first_is_apart and dim == 0) for dim, number in enumerate(classes)])
 
 

@@ -51,6 +51,11 @@ class StateGraph:
         """The state of each placement."""
         return {placement: state for state, placement in enumerate(self.placements)}
 
+    @cached_property
+    def numbers_of_parts(self) -> tuple[int, ...]:
+        """The numbers of parts that axes may split a dim in, in order."""
+        return tuple(np.unique(self.states.sequences.parts).tolist())
+
     def fits(self, shape: Sequence[int]) -> Bools:
         """For every state, whether it divides `shape` evenly."""
         return (np.asarray(shape, dtype=np.int64) % self.states.parts == 0).all(axis=1)

@@ -38,6 +38,8 @@ class MeshSearch:
     _rough: list[Found | NothingCheaper | None] = field(
         default_factory=list[Found | NothingCheaper | None]
     )
+    put_off: list[int] = field(default_factory=list[int])
+    """The limits within which it was not searched yet, as recomputation is looked into."""
 
     def run(
         self,
@@ -45,11 +47,12 @@ class MeshSearch:
         *,
         roughly: bool = False,
         proven_if_within: Callable[[], float] = lambda: inf,
+        puts_off: bool = False,
     ) -> Entrant[Planned]:
         """Searches with little work (if `roughly`), then without the limit, then within it (see `plan_within`).
 
-        `proven_if_within` is asked only where the limit binds. Where what is to be undercut costs more than what is
-        proven without the limit by a larger share, that is all.
+        `proven_if_within` is asked only where the limit binds. If it `puts_off`, the last is put off where what is to
+        be undercut costs more than what is proven without the limit by a larger share.
         """
         task = replace(self.task, memory_limit_bytes=limit)
         below = yield Progress(-inf)
@@ -66,8 +69,9 @@ class MeshSearch:
             if limit is None or free.account.peak_memory_bytes <= limit:
                 return
             within = proven_if_within()
-            if free.plan.lower_bound_s * (1 + within) < below < inf:
-                return  # recomputation is looked into here, in which everything may be kept
+            if puts_off and free.plan.lower_bound_s * (1 + within) < below < inf:
+                self.put_off.append(limit)
+                return
             found = plan_within(attempt, limit, free, below, within)
             last = _met(replace(found, task=task, unlimited=free), limit)
         except NothingCheaper as nothing:

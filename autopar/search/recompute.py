@@ -1,9 +1,10 @@
 """Recompute: where a memory limit binds, what to keep and what to compute once more, chosen with the placements.
 
-First the plan in which everything is kept. Where there is none, or the limit costs more than 5 % of the objective, the
-Problem that holds both choices (`cost.assemble_recompute`) is solved too, on the meshes on which that can be better;
-the better plan is taken, so that no plan is worse for it. What is proven of it holds for plans that keep everything
-too: so that is all that is proven then, and the plan is what is to be undercut.
+First the plan in which everything is kept: on one mesh, if it costs much there (`MeshSearch.run`). Where there is none,
+or the limit costs more than 5 % of the objective, the Problem that holds both choices (`cost.assemble_recompute`) is
+solved too, on the meshes on which that can be better. The better plan is taken, so that no plan is worse for it. What
+is proven of it holds for plans that keep everything too: so that is all that is proven then, and the plan is what is to
+be undercut.
 
 What constraints say of an operator they say of its twin too; what is absent keeps to all of them.
 """
@@ -93,7 +94,8 @@ def or_recomputed(
             for coarse in inside[n]:
                 known[coarse] = max(known[coarse], again.bound_within(limit))
 
-    return finish, tuple(sorted(tried))
+    bounds = tuple(map(max, finish.bounds, known))
+    return replace(finish, bounds=bounds), tuple(sorted(tried))
 
 
 @once_per_graph
@@ -178,7 +180,7 @@ def recompute_solve(task: Task, attempt: LimitedSolve, rewritten: Rewritten) -> 
     """The attempt at `rewritten`, which holds every twin, on the mesh and with the steps of `attempt`."""
     base = attempt.ground
     graph = rewritten.graph
-    flow = dataflow(graph)
+    flow = rewritten.flow
     ground = task.ground(graph, flow, base.mesh)
     space = _with_common_copies(rewritten, flow, ground.space)
     left = restriction(graph, space, task.all_constraints)

@@ -20,7 +20,7 @@ from autopar.cost.pricing import pack_price, restricted
 from autopar.errors import AutoparError, PlanFileError
 from autopar.passes.pipeline import build_program, program_states, write_dump
 from autopar.search.batch_rows import within_limit_with_rows_split
-from autopar.search.best_bound_first import TIE, RaceResult, race, reaches
+from autopar.search.best_bound_first import TIE, Entrant, RaceResult, race, reaches
 from autopar.search.constraints.narrowing import axes_of
 from autopar.search.constraints.records import show, step_kinds_of
 from autopar.search.constraints.restriction import can_name, holds
@@ -128,6 +128,7 @@ def _raced(places: Sequence[MeshSearch]) -> tuple[RaceResult[Planned], tuple[Dev
             limit,
             roughly=len(places) > 1,
             proven_if_within=partial(_proven_if_within, place.task, worth),
+            puts_off=True,
         )
         for place in places
     ]
@@ -140,6 +141,7 @@ def _raced(places: Sequence[MeshSearch]) -> tuple[RaceResult[Planned], tuple[Dev
     tried: tuple[int, ...] = ()
     try:
         finish, tried = or_recomputed(places, finish, inside, worth)
+        finish = _kept_too(places, finish, tried, worth)
         finish = _proven(places, finish, tried)
     except KeyboardInterrupt:
         if finish.found is None:
@@ -175,17 +177,44 @@ def _proven(
     if not left:
         return finish
 
-    runs = [places[n].run(limit) for n in left]
-    known = [finish.bounds[n] for n in left]
-    rest = race(runs, [()] * len(left), finish.objective, known, task.stop, tolerance)
+    return _searched(places, finish, left, [places[n].run(limit) for n in left])
+
+
+def _kept_too(
+    places: Sequence[MeshSearch],
+    finish: RaceResult[Planned],
+    tried: Collection[int],
+    worth: float,
+) -> RaceResult[Planned]:
+    """`finish`, after plans that keep everything were looked for on the mesh that recomputation won on, if put off."""
+    limit = places[0].task.memory_limit_bytes
+    n = finish.winner
+    if n is None or limit is None or n not in tried or limit not in places[n].put_off:
+        return finish
+    return _searched(places, finish, [n], [places[n].run(limit, proven_if_within=lambda: worth)])
+
+
+def _searched(
+    places: Sequence[MeshSearch],
+    finish: RaceResult[Planned],
+    positions: Sequence[int],
+    runs: Sequence[Entrant[Planned]],
+) -> RaceResult[Planned]:
+    """`finish` after `runs`, which go on at the places of these positions, with what they found or proved."""
+    task = places[0].task
+    known = [finish.bounds[n] for n in positions]
+    tolerance = task.options.gap_tolerance
+    rest = race(runs, [()] * len(runs), finish.objective, known, task.stop, tolerance)
     bounds = list(finish.bounds)
-    for n, bound in zip(left, rest.bounds, strict=True):
+    for n, bound in zip(positions, rest.bounds, strict=True):
         bounds[n] = bound
     finish = replace(finish, bounds=tuple(bounds))
     if rest.found is None or rest.winner is None:
         return finish
 
-    return replace(finish, winner=left[rest.winner], found=rest.found, objective=rest.objective)
+    return replace(
+        finish, winner=positions[rest.winner], found=rest.found, objective=rest.objective
+    )
 
 
 def in_order_of_promise(places: Sequence[MeshSearch]) -> list[int]:

@@ -114,6 +114,16 @@ def test_what_a_loop_carries_is_updated_in_place() -> None:
     assert is_in_place(graph, only(graph, "dynamic_update_slice"))
 
 
+@pytest.mark.parametrize(("kind", "read"), [("set", 0.0), ("add", 0.01)])
+def test_a_scatter_in_place_reads_no_more_than_it_adds_to(kind: str, read: float) -> None:
+    def fill(x: jax.Array, part: jax.Array) -> jax.Array:
+        return lax.fori_loop(0, 9, lambda n, x: getattr(x.at[n + jnp.arange(10)], kind)(part), x)
+
+    graph = graph_of(fill, LONG, PART)
+    op = only(graph, "scatter" if kind == "set" else "scatter-add")
+    assert touched(graph, op) == (read, 1.0, 1.0, 0.01)
+
+
 @pytest.mark.parametrize("split", [False, True])
 def test_it_costs_what_it_moves(split: bool) -> None:
     """100 bytes/s and half a second a launch: one number at a time, and all at once."""

@@ -59,12 +59,12 @@ def attending(x, p):
     return x + 0.3 * jnp.einsum("bqk,bkd->bqd", jax.nn.softmax(scores, -1), x)
 
 
-def gradients(layer, params, x):
+def gradients(layer, params, x, **options):
     """The loss, and its gradients by all parameters but the keys and by x."""
     floats = {name: leaf for name, leaf in params.items() if name != "key"}
 
     def loss(floats, x):
-        return (scan_layers(layer, x, {**params, **floats}) ** 2).mean()
+        return (scan_layers(layer, x, {**params, **floats}, **options) ** 2).mean()
 
     return jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))(floats, x)
 
@@ -83,6 +83,37 @@ def test_values_and_gradients_are_those_of_scan(layer, stages, drawn):
     wanted = gradients(layer, *drawn)
     with STAGES(stages):
         found = gradients(layer, *drawn)
+    assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("stages", [Stages(2, 4, 2), Stages(2, 4), None], ids=str)
+def test_parameters_may_lie_in_rounds(stages, drawn):
+    params, x = drawn
+    wanted = gradients(dropped, params, x)
+    split = {name: leaf.reshape(2, LAYERS // 2, *leaf.shape[1:]) for name, leaf in params.items()}
+    with STAGES(stages):
+        found = gradients(dropped, split, x, rounds=2)
+    assert_close(found[0], wanted[0])
+    joined = {n: g.reshape(LAYERS, *g.shape[2:]) for n, g in found[1][0].items()}
+    assert_close((joined, found[1][1]), wanted[1])
+
+
+@pytest.mark.parametrize("stages", [Stages(4, 4), Stages(2, 4, 2)], ids=str)
+def test_a_tied_embedding_stands_before_and_behind_the_stages(stages, drawn):
+    params, _ = drawn
+    draw = np.random.default_rng(2)
+    table = jnp.asarray(draw.normal(size=(7, WIDTH)))
+    tokens = jnp.asarray(draw.integers(0, 7, (ROWS, TOKENS)))
+
+    def loss(table, w):
+        x = scan_layers(plain, table[tokens], {**params, "w": w})
+        logits = jax.nn.log_softmax(x @ table.T)
+        return -jnp.take_along_axis(logits, tokens[..., None], -1).mean()
+
+    both = jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))
+    wanted = both(table, params["w"])
+    with STAGES(stages):
+        found = jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))(table, params["w"])
     assert_close(found, wanted)
 
 
@@ -188,6 +219,14 @@ def test_arrays_without_a_common_first_dim_are_refused(x, params, named):
         scan_layers(plain, x, params)
 
 
+@pytest.mark.parametrize(
+    ("shape", "named"), [((3, 8), "first dim is 3"), ((2,), "layers of a round")]
+)
+def test_parameters_of_other_rounds_are_refused(shape, named):
+    with pytest.raises(InvalidOption, match=named):
+        scan_layers(plain, jnp.ones((4, 3)), {"w": jnp.ones(shape)}, rounds=2)
+
+
 def test_the_choices_divide_devices_layers_and_rows(drawn):
     params, x = drawn
     graph = trace(lambda p, x: scan_layers(plain, x, p), (params, x)).graph
@@ -243,6 +282,47 @@ def test_stages_are_chosen_over_slow_links():
     assert plan.objective_s < without.objective_s
     assert "4 of layers, 8 micro-batches; idle in 27% of 11 ticks" in str(plan)
     assert "layers in no stages or in stages" in report.space
+
+
+def step_in_rounds(params, x):
+    def layer(x, p):
+        return x + jnp.tanh(x @ p["up"]) @ p["down"]
+
+    def loss(params):
+        return (scan_layers(layer, x, params, rounds=2) ** 2).mean()
+
+    value, grads = jax.value_and_grad(loss)(params)
+    return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads), value
+
+
+@pytest.mark.slow
+def test_a_plan_in_rounds_runs():
+    draw = np.random.default_rng(0)
+    shapes = {"up": (2, 8, 512, 2048), "down": (2, 8, 2048, 512)}
+    params = {n: (draw.normal(size=s) / s[2] ** 0.5).astype(np.float32) for n, s in shapes.items()}
+    x = draw.normal(size=(4, 64, 512)).astype(np.float32)
+
+    def staged(params, x):
+        with STAGES(Stages(4, 4, 2)):
+            return step_in_rounds(params, x)
+
+    step = autopar.compile(staged, cluster="4x2xv100", mesh=SLOW["mesh"])
+    plan = step.plan(params, x)
+    assert plan.in_shardings()[0]["up"].spec[1] == "x"
+    moves = [i for i in plan.bound.planned.program.instructions if getattr(i, "exchanges", ())]
+    assert {e.kind for i in moves for e in i.exchanges} == {"permute"}
+    wanted = jax.jit(step_in_rounds)(params, x)
+    assert_close(jax.device_get(step(params, x)), wanted, 1e-5)
+
+
+def test_rounds_are_chosen_for_few_rows():
+    shapes = {"up": (2, 8, 4096, 16384), "down": (2, 8, 16384, 4096)}
+    params = {name: jax.ShapeDtypeStruct(shape, jnp.float16) for name, shape in shapes.items()}
+    x = jax.ShapeDtypeStruct((4, 1024, 4096), jnp.float16)
+    plan = autopar.plan(step_in_rounds, params, x, cluster="4x2xv100", mesh=SLOW["mesh"])
+    report = plan.bound.report()
+    assert report.stages == Stages(4, 4, 2)
+    assert "4 pipeline stages in 2 rounds of 4 micro-batches" in str(report.parallelism)
 
 
 def test_stages_are_not_chosen_where_links_are_fast():

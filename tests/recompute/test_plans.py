@@ -20,9 +20,11 @@ from autopar.errors import InvalidOption, NoFeasiblePlan, PlanFileError, Unsolve
 from autopar.inspect.hlo import peak_memory_bytes
 from autopar.passes.pipeline import build_program
 from autopar.redistribute.route import Router
-from autopar.search import recompute
+from autopar.search import mesh_search, recompute
+from autopar.search.limited_solve import LimitedSolve
 from autopar.search.recomputable import recomputable
 from autopar.search.space import build_space
+from autopar.search.task import Planned
 from autopar.search.verify_plan import verify_plan
 from autopar.solve import InvalidSolution, NothingCheaper
 from tests.recompute.steps import arrays, scanned, specs, unrolled
@@ -257,6 +259,28 @@ def test_where_the_limit_costs_little_it_is_not_looked_into(
     plan = autopar.plan(scanned, *specs(scanned, ARGS)[1], **SETTING, memory_limit_bytes=limit)
     assert plan.record == expected
     assert plan.record.space != keeping(0.99).record.space
+
+
+def test_where_it_is_looked_into_plans_that_keep_everything_are_looked_for_on_few_meshes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On the first, which says what the limit costs, and on the one that recomputation wins on."""
+    asked = list[object]()
+    within = mesh_search.plan_within
+
+    def counted(attempt: LimitedSolve, *rest: Any) -> Planned:
+        asked.append(attempt.ground.mesh)
+        return within(attempt, *rest)
+
+    monkeypatch.setattr(mesh_search, "plan_within", counted)
+    limit = int(0.99 * free().peak_memory_bytes)
+    plan = autopar.plan(
+        scanned, *specs(scanned, ARGS)[1], cluster="8xh100", memory_limit_bytes=limit
+    )
+    assert plan.record.recomputed
+    assert plan.record.stage.mesh in asked
+    assert 1 <= len(asked) <= 2
+    assert plan.objective_s <= limited(0.99).objective_s * (1 + OPTIONS.gap_tolerance)
 
 
 def test_another_limit_is_resolved_as_planned() -> None:

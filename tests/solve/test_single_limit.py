@@ -82,21 +82,22 @@ def test_choices_come_close_to_the_bound_of_the_limit_asked_for(share: float) ->
 
 
 @settings(deadline=None, max_examples=60)
-@given(problems(limited=True), problems(limited=True), st.integers(0, 15))
+@given(problems(limited=True), problems(limited=True), st.integers(0, 15), st.booleans())
 @example(
     Problem((np.zeros(1),), (), (), 0.0),
     Problem((np.array([1.0, 0.0]),), (), (Usage(0, 0, 1, np.array([0.0, 0.37])),), 0.0),
     0,
+    True,
 )
 def test_prices_known_from_whatever_problem_prove_what_holds(
-    problem: Problem, other: Problem, limit: int
+    problem: Problem, other: Problem, limit: int, begins: bool
 ) -> None:
     try:
         known = focus_on(other, float(limit))
-        focus = Focus(problem, OPTIONS)
+        focus = Focus(problem, OPTIONS, begins=begins)
     except Infeasible:
         return
-    focus.prove_like(known, float(limit))
+    focus.prove_like(known, float(limit), np.inf if begins else known.bound(float(limit)))
     truth = optimum(replace(problem, usage_limit=float(limit)))
     assert focus.bound(float(limit)) <= truth + 1e-9 * (1 + abs(truth))
 
@@ -120,6 +121,22 @@ def test_prices_known_from_a_problem_much_alike_prove_as_much_in_few_steps(
     assert focus.bound(limit) >= usual.bound(limit) * (1 - OPTIONS.gap_tolerance)
     assert 0 < len(steps) <= most
     assert (len(set(steps)) == 1) == (layers == 60)
+
+
+def test_what_is_known_to_be_refuted_is_so_in_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is settled without prices first, unless the steps do not prove as much as is wanted."""
+    ends = focus_on(chain(), 0.0).choices()[0].peak, focus_on(chain(), np.inf).choices()[-1].peak
+    limit = ends[0] + 0.5 * (ends[1] - ends[0])
+    known = focus_on(chain(), limit)
+    settled = list[Focus]()
+    begin = Focus._begin  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr(Focus, "_begin", lambda self: settled.append(self) or begin(self))
+    for share, is_refuted in ((0.9, True), (1.1, False)):
+        settled.clear()
+        focus = Focus(chain(), OPTIONS, begins=False)
+        focus.prove_like(known, limit, share * known.bound(limit))
+        assert (focus.bound(limit) >= share * known.bound(limit)) == is_refuted
+        assert bool(settled) != is_refuted
 
 
 def test_turning_to_another_limit_forgets_nothing() -> None:

@@ -29,7 +29,9 @@ def _is_copied_in(graph: OpGraph, op: OpNode) -> bool:
         return False
     return any(
         reader is None
-        or not (reads_fused(reader) or (reader.kind == "scan_slice" and _is_unrolled(graph, reader)))
+        or not (
+            reads_fused(reader) or (reader.kind == "scan_slice" and _is_unrolled(graph, reader))
+        )
         for reader in _readers(graph, op)
     )
 

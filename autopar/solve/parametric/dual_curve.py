@@ -131,6 +131,7 @@ class DualCurve:
         self._pareto = Pareto()
         self._relinkings = 0  # each draws other forests
         self._lift = partial(lifted_from, self.reduction.lift, self.dual.rank)
+
         if begins:
             self._begin()
 

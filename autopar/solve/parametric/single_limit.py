@@ -88,7 +88,7 @@ class Focus(DualCurve):
 
     def _refutes(self, price: float, limit: float, wanted: float) -> bool:
         """Whether a few steps at a sum of prices prove as much as is wanted; if not, there is the first line."""
-        for _ in range(_QUICK if price else 0):
+        for _ in range(_QUICK if price and self.rows.count else 0):
             self._step(price)
             if self.bound(limit) >= wanted or not self.wanted():
                 return True

@@ -260,6 +260,10 @@ def layers_of_different_numbers():
     autopar.scan_layers(lambda p, h: h @ p["w"] + p["b"], params, jnp.ones((2, 8)))
 
 
+def layers_in_other_rounds():
+    autopar.scan_layers(lambda h, w: h @ w, jnp.ones((2, 8)), jnp.ones((4, 2, 8, 8)), rounds=2)
+
+
 def lint_of_what_is_not_sharded():
     autopar.lint(layer, w, x, cluster="cpu8")
 

@@ -1,6 +1,6 @@
 """Who wins by a compiler's own word: the plan of a training step, or the layouts that experts write by hand?
 
-    python -m benchmarks.experts [--compiler gpu] [--only PATTERN] [--json FILE] [--record] [--timeout SECONDS]
+    python -m benchmarks.experts [--compiler gpu] [--only PATTERN] [--json FILE] [--resume FILE] [--record]
 
 Training steps in shape only (`experts_models`, `experts_others`) for 8 devices that need not be there: H100s, with the
 plugin of JAX for CUDA (the extra `gpu-aot`), or TPUs v5p, with libtpu (`--compiler tpu`, the extra `tpu-aot`). Each is
@@ -271,6 +271,7 @@ def measure(case: Case, bench: Bench) -> Iterator[Row]:
 class Result:
     """The rows of a model, and why there are not more, if something went wrong."""
 
+    case: str
     model: str
     size: str
     rows: tuple[Row, ...]
@@ -309,12 +310,21 @@ def run_apart(name: str, options: argparse.Namespace) -> Result:
         reason = f"cut off after {options.timeout:.0f} s"
 
     model = CASES[name].model()
-    return Result(model.name, model.size, tuple(map(read_row, lines)), reason)
+    rows = tuple(read_row(json.loads(line)) for line in lines)
+    return Result(name, model.name, model.size, rows, reason)
 
 
-def read_row(line: str) -> Row:
-    """The row that a process printed as a line of JSON."""
-    read = json.loads(line)
+def read_results(path: Path) -> dict[str, Result]:
+    """The results that `--json` wrote to a file, by the names of their cases; none of models that lack rows."""
+    found = [
+        Result(**{**read, "rows": tuple(map(read_row, read["rows"]))})
+        for read in json.loads(path.read_text(encoding="utf-8"))["results"]
+    ]
+    return {result.case: result for result in found if not result.reason}
+
+
+def read_row(read: Mapping[str, Any]) -> Row:
+    """A row that was written as JSON."""
     return Row(**{**read, "made": Made(**read["made"])})
 
 
@@ -332,11 +342,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     machine = {**describe_machine(), "compiler": compiler.plugin()}
     machine.pop("virtual devices")
     console.print(", ".join(f"{name}: {value}" for name, value in machine.items()), highlight=False)
+    known = read_results(options.resume) if options.resume else {}
     results: list[Result] = []
     for name in CASES:
         if not re.search(options.only, name):
             continue
-        results.append(run_apart(name, options))
+        results.append(known.get(name) or run_apart(name, options))
         show(console, results[-1], compiler)
         if options.json:
             content = {"machine": machine, "results": [asdict(result) for result in results]}
@@ -354,6 +365,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--compiler", choices=tuple(COMPILERS), default="gpu")
     parser.add_argument("--only", default="", help="models whose name holds this pattern")
     parser.add_argument("--json", type=Path, help="file to write the figures to")
+    parser.add_argument(
+        "--resume", type=Path, help="file of --json whose models are not compiled again"
+    )
     add_record_option(parser)
     parser.add_argument(
         "--programs", type=Path, help="folder to keep what the compiler made in, as HLO text"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, update_wrapper
+from functools import cached_property, partial, update_wrapper
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +24,17 @@ from autopar.discover import find_rule
 from autopar.emit.wrap import device_mesh
 from autopar.errors import InvalidOption
 from autopar.report.rivals import RivalRow, rival_row
-from autopar.report.summary import Report, summarise
+from autopar.report.summary import Report, step_schedule, summarise
 from autopar.search.constraints.carried import released
 from autopar.search.constraints.modes import constraints_of
 from autopar.search.constraints.records import Constraint
+from autopar.search.double_buffering import Schedule, with_double_buffers
 from autopar.search.replan import replan
 from autopar.search.resolve import found_rules
 from autopar.search.rivals import Rival, RivalPlan, known_rivals, solved
 from autopar.search.task import Planned, Task
 from autopar.trace import Traced, fingerprint
-from autopar.trace.arguments import function_name
+from autopar.trace.arguments import CARRIED, function_name
 from cost_models import Cluster
 
 
@@ -90,9 +91,15 @@ class Bound:
         return self.planned.plan.stage.mesh.whole
 
     @cached_property
+    def emitted(self) -> Planned:
+        """What runs: the plan as it was found, its loops double buffered where that makes a step shorter."""
+        with collection_paused():
+            return with_double_buffers(self.planned, scheduled_for(self.priced_for))
+
+    @cached_property
     def record(self) -> PlanRecord:
         """The plan as it stands in a file, with the fingerprint of its function."""
-        return replace(self.planned.plan, fingerprint=fingerprint(self.traced.graph))
+        return replace(self.emitted.plan, fingerprint=fingerprint(self.traced.graph))
 
     @property
     def priced_for(self) -> Cluster | None:
@@ -108,7 +115,7 @@ class Bound:
         with collection_paused():
             rules = found_rules(self.planned.graph, find_rule)
             return summarise(
-                self.planned,
+                self.emitted,
                 function=self.name,
                 cluster=self.cluster.name,
                 memory_limit_bytes=self.planned.task.memory_limit_bytes,
@@ -173,6 +180,13 @@ class Bound:
         return replace(self, settings=settings, planned=planned, cluster=target)
 
 
+def scheduled_for(cluster: Cluster | None) -> Schedule | None:
+    """When what of a plan for `cluster` runs; None where nothing runs beside anything, or that is not known."""
+    if cluster is None or cluster.device.overlap is None or not cluster.device.overlap.pays:
+        return None
+    return partial(step_schedule, overlapping=cluster)
+
+
 def task_of(traced: Traced, settings: Settings, cluster: Cluster) -> Task:
     """What is to be planned: pins override what the trace took for carried."""
     limit = (
@@ -206,13 +220,15 @@ def signature_of(traced: Traced, settings: Settings) -> PlanSignature:
     """What a file says of the function that its plan is for, and of the settings that a plan depends on."""
     static = settings.static_argnums
     donated = settings.donate_argnums
+    if donated != CARRIED:
+        donated = (donated,) if isinstance(donated, int) else tuple(donated)
     carry: Any = settings.carry
 
     return PlanSignature(
         inputs=tuple((t.name, t.shape, t.dtype) for t in traced.graph.inputs),
         outputs=tuple((t.shape, t.dtype) for t in traced.graph.outputs),
         static_argnums=(static,) if isinstance(static, int) else tuple(static),
-        donate_argnums=(donated,) if isinstance(donated, int) else tuple(donated),
+        donate_argnums=donated,
         carry=carry if carry is None or carry == "auto" else tuple(map(tuple, carry)),
         while_trips=settings.options.while_trips,
         constraints=constraints_of(settings.mode, settings.constraints),

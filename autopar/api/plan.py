@@ -76,7 +76,7 @@ class Plan(Figures):
     @classmethod
     def of(cls, bound: Bound) -> Plan:
         """The plan that was found, as the user holds it; its figures are made when they are asked for."""
-        return cls(bound.planned.plan, bound.report, bound.file, bound)
+        return cls(bound.emitted.plan, bound.report, bound.file, bound)
 
     def bound_to(self, bound: Bound) -> Plan:
         """The same plan, and figures, with the function that it is for."""
@@ -241,7 +241,7 @@ class Plan(Figures):
 
     def program(self) -> ShardedProgram:
         """The explicit program: local operators and collectives, in order."""
-        return self.bound.planned.program
+        return self.bound.emitted.program
 
     def report(
         self,
@@ -283,7 +283,7 @@ class Plan(Figures):
         if report.step is None or not self.is_bound:
             return report
         with collection_paused():
-            return replace(report, step=with_alternatives(report.step, self.bound.planned))
+            return replace(report, step=with_alternatives(report.step, self.bound.emitted))
 
     def to_html(
         self,
@@ -461,7 +461,7 @@ class Plan(Figures):
         """
         bound = self.bound
         return Timeline(
-            self.summary.function, self.program(), step_schedule(bound.planned, bound.priced_for)
+            self.summary.function, self.program(), step_schedule(bound.emitted, bound.priced_for)
         )
 
     def compile(

@@ -63,6 +63,11 @@ class Backend:
     repeats_random_bits: bool = False
     fusing: Fusing = PLAIN
 
+    def copied(self, graph: OpGraph) -> frozenset[int]:
+        """The ids of the boundary operators of loops that copy what they pass on."""
+        del graph
+        return frozenset()
+
     def folded(self, graph: OpGraph) -> frozenset[int]:
         """The ids of the transposes that are computed with the product before them."""
         del graph

@@ -272,7 +272,7 @@ class Roofline:
     Of several operators in one kernel each costs its part of what bounds that (`fused`). Only tensors that reach memory
     count as bytes (`work.materialised`), of these what is read and written (`touched`), and a copy of what is
     lengthened by a halo; an operator none of whose results do is part of another kernel and is not launched. Views are
-    free, but for broadcasts that are written (`work.written_out`). What indices pick takes no less than its runs
+    free, but for broadcasts that are written (`work.written_out`) and what loops copy (`Backend.copied`). What indices pick takes no less than its runs
     (`picked`). A function treated as one operator costs what is in it (`cost.operators.body`). Copies in another order
     of dims cost what the backend says; so much more of a part is moved as its last dim is filled up. No overlap.
     """
@@ -434,7 +434,7 @@ class Roofline:
 
     @cached_property
     def _written_out(self) -> frozenset[int]:
-        return written_out(self.graph, self._fusing)
+        return written_out(self.graph, self._fusing) | self._backend.copied(self.graph)
 
     def _folds(self, op: OpNode) -> bool:
         """Whether the compiler computes the product before `op` the other way round, where nothing comes between."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,9 @@ from autopar.solve.problem.factored_matrix import Matrix
 Floats = NDArray[np.float64]
 Placements = tuple[Placement, ...]
 
+
+_HELD: WeakKeyDictionary[OpGraph, WeakKeyDictionary[Dataflow, HeldTimes]] = WeakKeyDictionary()
+"""How long what is made is held, by graph and the dataflow that it is read by: the same on every mesh."""
 
 Sides = tuple[tuple[Column, ...], tuple[Column, ...]]
 
@@ -103,7 +107,10 @@ class Variables:
     @cached_property
     def held(self) -> HeldTimes:
         """How long what is made is surely held."""
-        return held(self.graph, self.flow, self.in_memory)
+        known = _HELD.setdefault(self.graph, WeakKeyDictionary())
+        if self.flow not in known:
+            known[self.flow] = held(self.graph, self.flow, self.in_memory)
+        return known[self.flow]
 
     @cached_property
     def longer(self) -> tuple[Longer, ...]:

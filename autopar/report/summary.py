@@ -225,7 +225,10 @@ class Report:
 def step_schedule(planned: Planned, overlapping: Cluster | None) -> StepSchedule:
     """The step of `planned` on two streams, as `overlapping` says; None: one after the other."""
     overlap = None if overlapping is None else overlapping.device.overlap
-    return schedule(planned.program, planned.pricing.op_cost, overlap, planned.account.held_bytes)
+    spent = planned.account
+    return schedule(
+        planned.program, planned.pricing.op_cost, overlap, spent.held_bytes, spent.in_flight_bytes
+    )
 
 
 def step_time_s(planned: Planned, priced_for: Cluster | None) -> float:

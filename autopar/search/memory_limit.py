@@ -152,13 +152,15 @@ class EqualLayers:
 
     def _without(self, error: Exception, equal: MemoryLoop) -> Planned:
         """Where no such plan is met, or none that is wanted: what is proven of all plans, as an error."""
-        if self._is_small:
-            return MemoryLoop(self.attempt, self.limit, self.free, self.below).plan()
+        focus = None
         if isinstance(error, NothingCheaper):
             if self._is_far(self.below):
                 raise NothingCheaper(self.below, self.free.plan.lower_bound_s)
-            self._focus(equal)
-            raise NothingCheaper(self.below, self.attempt.bound_within(float(self.limit)))
+            focus = self._focus(equal)
+            if not self._is_small:
+                raise NothingCheaper(self.below, self.attempt.bound_within(float(self.limit)))
+        if self._is_small:
+            return MemoryLoop(self.attempt, self.limit, self.free, self.below, prices=focus).plan()
         raise unsolved(equal.smallest, self.limit, self.attempt.where)
 
 

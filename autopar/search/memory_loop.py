@@ -59,7 +59,7 @@ _FEW_SOLVED = 10_000
 _MOST_SOLVED = 300_000  # entries of a Problem that is solved within the limit; ...
 _FAR = 0.05
 _VERY_FAR = 0.1  # of the cost: ... of a larger one than few where the gap is more; of a large one
-_OPERATORS = 60_000
+_OPERATORS = 120_000
 _FEWEST = 2  # of all programs that are made; programs that may be made in any case
 _ENTRIES_ANEW = 12_000
 _MOST_ANEW = 6  # entries of all solves with what is learnt counted; solves
@@ -98,7 +98,7 @@ class MemoryLoop(Tried):
         """
         self._refute(self._least_use)
         try:
-            self._search()
+            self.search()
             self._learn(self._lessons)
             self._solve()
             if not self.fitting:
@@ -125,7 +125,7 @@ class MemoryLoop(Tried):
           Infeasible: proven: there is no choice at all.
         """
         before = peak_of(self.smallest)
-        self._search()
+        self.search()
         if self._entries <= _MOST_PRICED and peak_of(self.smallest) >= before:
             self._learn(_DESCENT_LESSONS)
         return self
@@ -144,7 +144,11 @@ class MemoryLoop(Tried):
 
         Raises: as `turn_to_limit`.
         """
-        self.focus.prove_like(other, float(self.limit))
+        limit = float(self.limit)
+        wanted = self.below * (1 - self.attempt.task.options.gap_tolerance)
+        is_refuted = other.bound(limit) >= wanted  # there, so it may well be here
+        self.prices = focused(self.attempt, self.attempt.problem(0.0), begins=not is_refuted)
+        self.focus.prove_like(other, limit, wanted)
         self._prove()
 
     def _prove(self) -> None:
@@ -180,8 +184,13 @@ class MemoryLoop(Tried):
 
     # choices at prices ------------------------------------------------------------------------------------------------
 
-    def _search(self) -> None:
-        """Makes programs of choices about the limit, then of those that count what programs there do."""
+    def search(self) -> None:
+        """Makes programs of choices about the limit, then of those that count what programs there do.
+
+        Raises:
+          NoFeasiblePlan: proven that none keeps within the limit.
+          NothingCheaper: proven that no plan costs less than `below`.
+        """
         self.turn_to_limit()
         self._refute(self.focus.least_peak)
         self._make_next()

@@ -48,7 +48,8 @@ class MeshSearch:
     ) -> Entrant[Planned]:
         """Searches with little work (if `roughly`), then without the limit, then within it (see `plan_within`).
 
-        `proven_if_within` is asked only where the limit binds.
+        `proven_if_within` is asked only where the limit binds. Where what is to be undercut costs more than what is
+        proven without the limit by a larger share, that is all.
         """
         task = replace(self.task, memory_limit_bytes=limit)
         below = yield Progress(-inf)
@@ -64,7 +65,10 @@ class MeshSearch:
             below = yield _met(free, limit)
             if limit is None or free.account.peak_memory_bytes <= limit:
                 return
-            found = plan_within(attempt, limit, free, below, proven_if_within())
+            within = proven_if_within()
+            if free.plan.lower_bound_s * (1 + within) < below < inf:
+                return  # recomputation is looked into here, in which everything may be kept
+            found = plan_within(attempt, limit, free, below, within)
             last = _met(replace(found, task=task, unlimited=free), limit)
         except NothingCheaper as nothing:
             last = Progress[Planned](nothing.lower_bound)

@@ -343,6 +343,7 @@ class RecomputeSolve(LimitedSolve):
             self.base,
             counted_bytes=counted,
             rewritten=final.graph,
+            attempt=self,
         )
 
         return replace(found, solution=solution)

@@ -115,14 +115,14 @@ def entries_of(attempt: LimitedSolve) -> int:
     return sum(edge.matrix.size for edge in attempt.problem(0.0).edges)
 
 
-def focused(attempt: LimitedSolve, problem: Problem) -> Focus:
-    """Prices of memory on a Problem of an attempt, until the search is stopped.
+def focused(attempt: LimitedSolve, problem: Problem, *, begins: bool = True) -> Focus:
+    """Prices of memory on a Problem of an attempt, until the search is stopped; `begins` as of Focus.
 
     Raises:
       Infeasible: proven: there is no choice at all.
     """
     task = attempt.task
-    return Focus(problem, task.options.solver, lambda: not task.stop.is_over)
+    return Focus(problem, task.options.solver, lambda: not task.stop.is_over, begins=begins)
 
 
 def may_ask_cp_sat(attempt: LimitedSolve) -> bool:

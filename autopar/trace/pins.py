@@ -87,14 +87,14 @@ def border_params(eqn: Any) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]
     return enter, [{**params, "ins": params["outs"], "outs": params["ins"]} for params in leave]
 
 
-def result_params(eqn: Any, written: bool) -> dict[str, Any] | None:
+def result_params(eqn: Any, scope: str) -> dict[str, Any] | None:
     """What the user wrote of how a result lies (`out_sharding=`), as `pinned_params`; None if nothing.
 
-    JAX states the types of what it makes itself in the same way: those of gradients (not `written`), and of numbers
+    JAX states the types of what it makes itself in the same way: those of gradients (not `is_written`), and of numbers
     that it broadcasts.
     """
     given = [eqn.params[name] for name in _RESULT_SHARDINGS if eqn.params.get(name) is not None]
-    if not given or not written or len(eqn.outvars) != 1:
+    if not given or len(eqn.outvars) != 1 or not is_written(eqn, scope):
         return None
     if eqn.primitive.name == "broadcast_in_dim" and _MAKERS.isdisjoint(
         calls_of_jax(eqn.source_info)[-1:]

@@ -170,7 +170,7 @@ class Walker:
         if outs is None:
             outs = self._operator(eqn, ins, place, Payload(eqn.primitive, _payload_params(eqn)))
 
-        params = result_params(eqn, is_written(eqn, self._scope(eqn, place)))
+        params = result_params(eqn, self._scope(eqn, place))
         return (
             outs
             if params is None
@@ -341,7 +341,11 @@ class Walker:
         return outs
 
     def remat(self, eqn: Any, ins: Tensors, place: Surroundings) -> Tensors:
-        """The body of a rematerialised block, in a region of its own."""
+        """The body of a rematerialised block, in a region of its own; in none where XLA may merge it with the rest."""
+        prevents: bool | Sequence[bool] = eqn.params["prevent_cse"]
+        if not (prevents if isinstance(prevents, bool) else any(prevents)):
+            return self.inline(eqn, eqn.params["jaxpr"], ins, place)
+
         payload = {name: value for name, value in eqn.params.items() if name != "jaxpr"}
         region = self.draft.region("remat", place.region, payload=payload)
         return self.inline(eqn, eqn.params["jaxpr"], ins, replace(place, region=region))

@@ -91,6 +91,13 @@ def test_a_saved_plan_has_its_step_and_no_alternatives() -> None:
     step = plan.file.report.step
     assert step == plan.summary.step
     assert plan.detailed.step is not None
+    assert step.inputs == ()
+    placements = {row.name: row.placement for row in plan.summary.inputs}
+    assert {one.name for one in plan.detailed.step.inputs} >= {"x", "state[0][0]['up']"}
+    for one in plan.detailed.step.inputs:
+        own, *others = one.alternatives
+        assert (own.placement, own.costs_s) == (placements[one.name], 0.0)
+        assert [other.costs_s for other in others] == sorted(other.costs_s for other in others)
     with_prices = [node for node in plan.detailed.step.nodes if node.alternatives]
     assert len(with_prices) > 5
     for node in with_prices:

@@ -99,7 +99,7 @@ class Line:
 class DualCurve:
     """Good choices of a problem, and bounds, within whatever memory limit is asked for, once it is drawn.
 
-    `wanted` is asked now and then whether to go on.
+    `wanted` is asked now and then whether to go on. Unless it `begins`, there is no line yet.
 
     Raises:
       Infeasible: if forbidden entries leave a node no strategy.
@@ -109,7 +109,12 @@ class DualCurve:
     """Forests at each line's prices: from what is decoded there, from the best choice of the line before."""
 
     def __init__(
-        self, problem: Problem, options: SolveOptions, wanted: Callable[[], bool] = lambda: True
+        self,
+        problem: Problem,
+        options: SolveOptions,
+        wanted: Callable[[], bool] = lambda: True,
+        *,
+        begins: bool = True,
     ) -> None:
         self.problem = _within(problem, 0.0)
         self.options = options
@@ -126,10 +131,8 @@ class DualCurve:
         self._pareto = Pareto()
         self._relinkings = 0  # each draws other forests
         self._lift = partial(lifted_from, self.reduction.lift, self.dual.rank)
-        self._settle()
-        self._note()
-
-        self._use = self._decoded()
+        if begins:
+            self._begin()
 
     def draw(self) -> None:
         """Meets choices and proves bounds for all limits."""
@@ -204,6 +207,13 @@ class DualCurve:
         )
         verify_choice(_within(self.problem, limit), found)
         return found
+
+    def _begin(self) -> None:
+        """Draws the line without prices."""
+        self.dual.set_prices(np.zeros(self.rows.count))
+        self._settle()
+        self._note()
+        self._use = self._decoded()
 
     def _settle(self) -> None:
         """Sweeps until the bound without prices hardly rises any more: all lines go on from its messages."""

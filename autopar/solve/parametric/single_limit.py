@@ -32,6 +32,7 @@ _FEWEST = 8  # lines that are kept
 _BESIDE = 6  # lines on each side of a limit, at whose prices choices descend
 _MOST_LIKE = 4
 _RISE = 1e-3  # of the bound: while it rises by as much, steps at prices known from another problem; at most so many
+_QUICK = 3  # such steps, where all is to be refuted: messages begin at nothing
 _MIXES = 2  # as long as the best is farther from the bound than may be
 
 
@@ -41,10 +42,16 @@ class Focus(DualCurve):
     passes = 12, 6  # its lines are few
 
     def __init__(
-        self, problem: Problem, options: SolveOptions, wanted: Callable[[], bool] = lambda: True
+        self,
+        problem: Problem,
+        options: SolveOptions,
+        wanted: Callable[[], bool] = lambda: True,
+        *,
+        begins: bool = True,
     ) -> None:
+        """Unless it `begins`, there is no line before `prove_like` was tried."""
         self._limit = 0.0
-        super().__init__(problem, options, wanted)
+        super().__init__(problem, options, wanted, begins=begins)
         self._most = float(self._use.max(initial=0.0))  # the peak of what is decoded without prices
 
     def turn_to(self, limit: float) -> None:
@@ -56,26 +63,40 @@ class Focus(DualCurve):
             self._sink_to(limit)
         self._halve(limit)
 
-    def prove_like(self, other: Focus, limit: float) -> None:
+    def prove_like(self, other: Focus, limit: float, wanted: float = np.inf) -> None:
         """Proves bounds at the sum of prices at which another problem, much like this one, proved the most.
 
-        Where that proves clearly less here, prices are looked for from there on.
+        Where that proves clearly less here, prices are looked for from there on. A bound of `wanted` is enough.
         """
         self._limit = limit
         price = other.highest(limit).slope
         enough = other.bound(limit)
-        enough -= self.options.gap_tolerance * abs(enough)
+        enough = min(wanted, enough - self.options.gap_tolerance * abs(enough))
+        if not self._lines and self._refutes(price, limit, wanted):
+            return
 
         for _ in range(_MOST_LIKE if price and self._most else 0):
             before = self.bound(limit)
             self._step(price)
             now = self.bound(limit)
-            if now - before <= _RISE * abs(now) or not self.wanted():
+            if now >= wanted or now - before <= _RISE * abs(now) or not self.wanted():
                 break
 
         if self._most and self.bound(limit) < enough and self.wanted():
             self._sink_to(limit)
             self._halve(limit)
+
+    def _refutes(self, price: float, limit: float, wanted: float) -> bool:
+        """Whether a few steps at a sum of prices prove as much as is wanted; if not, there is the first line."""
+        for _ in range(_QUICK if price else 0):
+            self._step(price)
+            if self.bound(limit) >= wanted or not self.wanted():
+                return True
+
+        self._weights = np.zeros(self.rows.count)
+        self._begin()
+        self._most = float(self._use.max(initial=0.0))
+        return False
 
     def mix(self, limit: float) -> None:
         """Meets choices that are made of those about a limit."""

@@ -115,15 +115,20 @@ def _from_few(few: Few, state: SolveState) -> tuple[Few, Answer, Certificate]:
 def _at_once(few: Few, upper: float, watch: Watch) -> tuple[Answer, Certificate]:
     """What the messages and the choice of few of the layers are worth for all: often enough where a gap may be left.
 
-    Where these messages rule out all that is wanted, as on most meshes that lose, none are passed.
+    Where these messages rule out all that is wanted, as on most meshes that lose, none are passed; where they do after
+    one pass, no more are.
     """
     few.begin()
-    begun = few.whole.dual.state()
+    dual = few.whole.dual
+    begun = dual.state()
     if is_closed(begun.bound, upper):
-        return Answer(None, np.inf, -np.inf), few.whole.dual.certificate(begun)
+        return Answer(None, np.inf, -np.inf), dual.certificate(begun)
 
     known = few.tiled()
-    swept, certificate = few.whole.sweeps(min(upper, watch.news(known.objective)), watch)
+    cutoff = min(upper, watch.news(known.objective))
+    if is_closed(few.whole.swept_once().bound, cutoff):
+        return known, dual.certificate(few.whole.held)
+    swept, certificate = few.whole.sweeps(cutoff, watch)
     return better(known, swept), certificate
 
 

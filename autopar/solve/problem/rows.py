@@ -16,6 +16,11 @@ from autopar.solve.certificate.proof import Prices
 from autopar.solve.problem.problem import Floats, Problem
 from autopar.solve.problem.reduction import Bools, Ints, Reduction, unchanged, without_limit
 
+Part = tuple[int, int, Floats]
+"""The first row of a part of a node's bytes, the one after its last, and the bytes of every strategy."""
+Pattern = tuple[tuple[int, int, int], ...]
+"""Parts by where their ends are among all ends, and by the identities of their bytes."""
+
 _ROUNDING = 1e-15  # of the largest sizes of all usages together
 
 
@@ -99,15 +104,18 @@ def memory_rows(problem: Problem) -> Rows:
 
     times = row_times(problem)
     end = max(use.stop for use in problem.usages)
-    row_of = np.searchsorted(times, np.arange(end + 1))
-    per_node: list[list[tuple[int, int, Floats]]] = [[] for _ in range(count)]
+    row_of: list[int] = np.searchsorted(times, np.arange(end + 1)).tolist()
+    every = {id(use.size_bytes): use.size_bytes for use in problem.usages}
+    takes = {key for key, size in every.items() if size.any()}
+    per_node: list[list[Part]] = [[] for _ in range(count)]
     for use in problem.usages:
-        low = int(row_of[use.start])
-        high = int(row_of[use.stop])
-        if low < high and use.size_bytes.any():
+        low = row_of[use.start]
+        high = row_of[use.stop]
+        if low < high and id(use.size_bytes) in takes:
             per_node[use.node].append((low, high, use.size_bytes))
 
-    of_node = tuple(tuple(_disjoint(v, parts)) for v, parts in enumerate(per_node))
+    sums = dict[Pattern, list[Part]]()
+    of_node = tuple(tuple(_disjoint(v, parts, sums)) for v, parts in enumerate(per_node))
     return Rows(
         tuple(s for segments in of_node for s in segments),
         of_node,
@@ -186,27 +194,35 @@ def _maximal_times(problem: Problem, wanted: Bools) -> Ints:
     return np.array([t for t in times if wanted[t]], dtype=np.intp)
 
 
-def _apart(before: tuple[int, int, Floats], after: tuple[int, int, Floats]) -> bool:
+def _apart(before: Part, after: Part) -> bool:
     """Whether a part ends where the next begins, or earlier, and they are not one: their sizes differ there."""
     if before[1] == after[0]:
-        return bool((before[2] != after[2]).any())
+        return before[2] is not after[2] and bool((before[2] != after[2]).any())
     return before[1] < after[0]
 
 
-def _disjoint(node: int, parts: list[tuple[int, int, Floats]]) -> list[Segment]:
-    """The parts cut at each other's ends and added up where they overlap, equal neighbours joined."""
+def _disjoint(node: int, parts: list[Part], sums: dict[Pattern, list[Part]]) -> list[Segment]:
+    """The parts cut at each other's ends and added up where they overlap, equal neighbours joined.
+
+    `sums` are those of patterns met before: equal layers have one.
+    """
     if all(_apart(*both) for both in pairwise(parts)):
         return [Segment(node, *part) for part in parts]
 
-    cuts = np.unique([end for low, high, _ in parts for end in (low, high)])
-    change = np.zeros((len(cuts), len(parts[0][2])))
-    sizes = np.array([size for _, _, size in parts])
-    np.add.at(change, np.searchsorted(cuts, [low for low, _, _ in parts]), sizes)
-    np.subtract.at(change, np.searchsorted(cuts, [high for _, high, _ in parts]), sizes)
+    cuts = sorted({end for low, high, _ in parts for end in (low, high)})
+    place = {cut: n for n, cut in enumerate(cuts)}
+    pattern = tuple([(place[low], place[high], id(size)) for low, high, size in parts])
+    if pattern not in sums:
+        sums[pattern] = _summed(pattern, np.array([size for _, _, size in parts]))
+    return [Segment(node, cuts[low], cuts[high], total) for low, high, total in sums[pattern]]
+
+
+def _summed(pattern: Pattern, sizes: Floats) -> list[Part]:
+    """The sums of sizes between the cuts of a pattern, equal neighbours joined, without those that are 0."""
+    lows, highs = np.array([(low, high) for low, high, _ in pattern], dtype=np.intp).T
+    change = np.zeros((int(highs.max()) + 1, sizes.shape[1]))
+    np.add.at(change, lows, sizes)
+    np.subtract.at(change, highs, sizes)
     totals = np.maximum(np.cumsum(change, axis=0), 0.0)
-    begins = [0, *(i for i in range(1, len(cuts)) if change[i].any())]
-    return [
-        Segment(node, int(cuts[i]), int(cuts[j]), totals[i])
-        for i, j in pairwise(begins)
-        if totals[i].any()
-    ]
+    begins = [0, *(i for i in range(1, len(change)) if change[i].any())]
+    return [(i, j, totals[i]) for i, j in pairwise(begins) if totals[i].any()]

@@ -228,6 +228,12 @@ class Ascent:
         best, _ = self._sweeps(upper, watch, most=1 if is_single else 0)
         return best, self.dual.certificate(self.held)
 
+    def swept_once(self) -> State:
+        """What one sweep proves: it is held."""
+        self._sweep(may_be_eager=True)
+        self.held = self.dual.swept()
+        return self.held
+
     def swept(self, upper: float, watch: Watch) -> Answer:
         """As `sweeps`, for those who want no proof: the bound is what they prove up to rounding."""
         if self._begins_singly():
@@ -345,7 +351,7 @@ class Ascent:
         stalls = 0
         last = self.held.bound
         patience = _FEW_STALLS if self.rough else _MAX_STALLS
-        choice = self.dual.decode()
+        choice: Ints | None = None
         patience *= _LONGER_PRICED if self.rows.count else 1
         most = most or times * self.options.max_sweeps
         momentum = self._momentum()
@@ -388,7 +394,7 @@ class Ascent:
             if sweep >= _FIRST_PRICE:
                 self._reprice(now, choice, min(upper, watch.news(best.objective)))
 
-        return best, tuple(choice.tolist())
+        return best, tuple((self.dual.decode() if choice is None else choice).tolist())
 
     def _momentum(self) -> Momentum:
         """What takes messages on where memory has rows."""

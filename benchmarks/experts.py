@@ -23,7 +23,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -39,6 +38,7 @@ import autopar
 from autopar.errors import NoFeasiblePlan
 from autopar.inspect.hlo import peak_memory_bytes
 from benchmarks import gpu_kernels, gpu_programs, tpu_cycles
+from benchmarks.compiled_collectives import UnknownRounds
 from benchmarks.end_to_end import describe_machine
 from benchmarks.experts_layouts import (
     Layout,
@@ -248,20 +248,28 @@ class Bench:
         return Row(name, mesh, found, peak_memory_bytes(made), took)
 
 
-def measure(case: Case, bench: Bench) -> Iterator[Row]:
-    """The rows of a case, one by one. Where no plan counts as little memory as it may take, there is none."""
+def measure(case: Case, bench: Bench) -> Iterator[Row | str]:
+    """The rows of a case, one by one; why there is none of a layout whose times are not known, or of a plan that counts
+    as little memory as it may take.
+    """
     rivals: list[Row] = []
     for layout in case.layouts:
-        rivals.append(bench.by_hand(layout))
-        yield rivals[-1]
+        try:
+            rivals.append(bench.by_hand(layout))
+        except UnknownRounds as reason:
+            yield f"{layout.name}: {reason}"
+        else:
+            yield rivals[-1]
 
     found = bench.planned()
     yield found
-    fastest = min(rivals, key=lambda row: row.made.step_s)
+    fastest = min(rivals, key=lambda row: row.made.step_s, default=found)
     share = fastest.memory_bytes / found.memory_bytes
     if share < 1:
-        with suppress(NoFeasiblePlan):
+        try:
             yield bench.planned(int(share * found.predicted_bytes))
+        except NoFeasiblePlan:
+            yield "autopar, limited: no plan counts as little memory"
 
 
 # All models -----------------------------------------------------------------------------------------------------------
@@ -275,18 +283,21 @@ class Result:
     model: str
     size: str
     rows: tuple[Row, ...]
+    left_out: tuple[str, ...] = ()
     reason: str = ""
 
     @property
-    def rival(self) -> Row:
+    def rival(self) -> Row | None:
         """The fastest by hand."""
-        return min((r for r in self.rows if not r.is_planned), key=lambda row: row.made.step_s)
+        rivals = [row for row in self.rows if not row.is_planned]
+        return min(rivals, key=lambda row: row.made.step_s, default=None)
 
     @property
     def own(self) -> Row | None:
         """The fastest plan that takes no more memory than the rival; where none does, the one that takes least."""
         plans = [row for row in self.rows if row.is_planned]
-        able = [row for row in plans if row.memory_bytes <= self.rival.memory_bytes]
+        most = 0 if self.rival is None else self.rival.memory_bytes
+        able = [row for row in plans if row.memory_bytes <= most]
         if able:
             return min(able, key=lambda row: row.made.step_s)
         return min(plans, key=lambda row: row.memory_bytes, default=None)
@@ -310,14 +321,22 @@ def run_apart(name: str, options: argparse.Namespace) -> Result:
         reason = f"cut off after {options.timeout:.0f} s"
 
     model = CASES[name].model()
-    rows = tuple(read_row(json.loads(line)) for line in lines)
-    return Result(name, model.name, model.size, rows, reason)
+    found = [json.loads(line) for line in lines]
+    rows = tuple(read_row(read) for read in found if isinstance(read, dict))
+    left_out = tuple(read for read in found if isinstance(read, str))
+    return Result(name, model.name, model.size, rows, left_out, reason)
 
 
 def read_results(path: Path) -> dict[str, Result]:
     """The results that `--json` wrote to a file, by the names of their cases; none of models that lack rows."""
     found = [
-        Result(**{**read, "rows": tuple(map(read_row, read["rows"]))})
+        Result(
+            **{
+                **read,
+                "rows": tuple(map(read_row, read["rows"])),
+                "left_out": tuple(read["left_out"]),
+            }
+        )
         for read in json.loads(path.read_text(encoding="utf-8"))["results"]
     ]
     return {result.case: result for result in found if not result.reason}
@@ -335,7 +354,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.case:
         bench = Bench.of(CASES[options.case], compiler, options.programs)
         for row in measure(CASES[options.case], bench):
-            print(json.dumps(asdict(row)), flush=True)
+            print(json.dumps(row if isinstance(row, str) else asdict(row)), flush=True)
         return 0
 
     start, console = perf_counter(), Screen(width=150)
@@ -399,8 +418,9 @@ def show(console: Console, result: Result, compiler: Compiler) -> None:
     for row in sorted(result.rows, key=lambda row: row.made.step_s):
         table.add_row(*_cells(row))
     console.print(table)
-    if result.reason:
-        console.print(f"{result.model}: {result.reason}", highlight=False)
+    for line in (*result.left_out, result.reason):
+        if line:
+            console.print(f"Left out: {line}", highlight=False)
 
 
 def _cells(row: Row) -> tuple[str, ...]:
@@ -437,7 +457,7 @@ def show_winners(console: Console, results: Sequence[Result]) -> None:
     )
     table = _table("Plans against the fastest layout by hand", heads)
     for result in results:
-        if result.own is not None:
+        if result.own is not None and result.rival is not None:
             table.add_row(*_against(result.model, result.own, result.rival))
     console.print(table)
 

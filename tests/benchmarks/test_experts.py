@@ -59,7 +59,7 @@ def test_a_plan_is_compared_with_the_fastest_by_hand_at_no_more_memory() -> None
     rivals = (row("a", 2.0, 10), row("b", 1.0, 100))
     wide = row("autopar", 0.5, 200, 0.5)
     within = row("autopar, limited", 0.9, 90, 0.9)
-    assert Result("", "", "", (*rivals, wide, within)).rival.layout == "b"
+    assert Result("", "", "", (*rivals, wide, within)).rival == rivals[1]
     assert Result("", "", "", (*rivals, wide, within)).own == within
     assert Result("", "", "", (*rivals, wide)).own == wide
     assert Result("", "", "", (*rivals, replace(wide, memory_bytes=100), within)).own == replace(
@@ -69,7 +69,7 @@ def test_a_plan_is_compared_with_the_fastest_by_hand_at_no_more_memory() -> None
 
 
 def test_results_come_back_from_their_file_but_for_those_that_lack_rows(tmp_path: Path) -> None:
-    whole = Result("mlp", "MLP", "", (row("a", 2.0, 10), row("autopar", 0.5, 200, 0.5)))
+    whole = Result("mlp", "MLP", "", (row("a", 2.0, 10), row("autopar", 0.5, 200, 0.5)), ("why",))
     results = (whole, replace(whole, case="gan", reason="cut off"))
     file = tmp_path / "experts.json"
     file.write_text(json.dumps({"results": [asdict(one) for one in results]}))

@@ -1,6 +1,6 @@
 """Lanes: where last dims lie in memory in whole lanes, a device moves more of a part than its share of the whole.
 
-    parts * whole lanes of one part / whole lanes of the whole        128 lanes: of 128 columns, 16 are moved as 128
+parts * whole lanes of one part / whole lanes of the whole        128 lanes: of 128 columns, 16 are moved as 128
 """
 
 from __future__ import annotations

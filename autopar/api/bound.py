@@ -24,6 +24,7 @@ from autopar.discover import find_rule
 from autopar.emit.wrap import device_mesh
 from autopar.errors import InvalidOption
 from autopar.report.rivals import RivalRow, rival_row
+from autopar.report.step import Step, step_of
 from autopar.report.summary import Report, step_schedule, summarise
 from autopar.search.constraints.carried import released
 from autopar.search.constraints.modes import constraints_of
@@ -123,6 +124,12 @@ class Bound:
                 priced_for=self.priced_for,
             )
 
+    def step(self) -> Step:
+        """What runs in a step: as a graph, in time and in memory."""
+        schedule = step_schedule(self.emitted, self.priced_for)
+        with collection_paused():
+            return step_of(self.emitted, schedule, self.priced_for)
+
     def rivals(self, given: Mapping[str, Sequence[Constraint]]) -> tuple[RivalRow, ...]:
         """What data parallelism, FSDP, Megatron and the `given` constraints, by name, would cost on as many devices."""
         planned = self.planned
@@ -140,11 +147,12 @@ class Bound:
         return rival_row(found.rival.name, report, found.fits)
 
     def file(self, report: Report) -> PlanFile:
-        """All that is known of the plan without its function; `report` is that of the plan."""
+        """All that is known of the plan without its function; `report` is that of the plan, its step left out."""
+        whole = replace(report, step=self.step())
         with collection_paused():
             _, settings = own_function(self.fn, self.settings)
             return plan_file(
-                self.record, report, self.cluster.to_dict(), signature_of(self.traced, settings)
+                self.record, whole, self.cluster.to_dict(), signature_of(self.traced, settings)
             )
 
     def resolved(
@@ -220,15 +228,15 @@ def signature_of(traced: Traced, settings: Settings) -> PlanSignature:
     """What a file says of the function that its plan is for, and of the settings that a plan depends on."""
     static = settings.static_argnums
     donated = settings.donate_argnums
-    if donated != CARRIED:
-        donated = (donated,) if isinstance(donated, int) else tuple(donated)
+    if isinstance(donated, int):
+        donated = (donated,)
     carry: Any = settings.carry
 
     return PlanSignature(
         inputs=tuple((t.name, t.shape, t.dtype) for t in traced.graph.inputs),
         outputs=tuple((t.shape, t.dtype) for t in traced.graph.outputs),
         static_argnums=(static,) if isinstance(static, int) else tuple(static),
-        donate_argnums=donated,
+        donate_argnums=CARRIED if donated == CARRIED else tuple(donated),
         carry=carry if carry is None or carry == "auto" else tuple(map(tuple, carry)),
         while_trips=settings.options.while_trips,
         constraints=constraints_of(settings.mode, settings.constraints),

@@ -278,12 +278,12 @@ class Plan(Figures):
 
     @cached_property
     def detailed(self) -> Report:
-        """`summary`, with the alternatives of the operators of a step; without them for a loaded plan."""
-        report = self.summary
-        if report.step is None or not self.is_bound:
-            return report
+        """`summary`, with what runs in a step and its alternatives; these are not known of a loaded plan."""
+        if not self.is_bound:
+            return self.summary
+        step = self.bound.step()
         with collection_paused():
-            return replace(report, step=with_alternatives(report.step, self.bound.emitted))
+            return replace(self.summary, step=with_alternatives(step, self.bound.emitted))
 
     def to_html(
         self,

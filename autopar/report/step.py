@@ -169,6 +169,7 @@ def with_alternatives(step: Step, planned: Planned) -> Step:
         replace(row, alternatives=_alternatives(row, known.get(first.get(number, -1), ())))
         for number, row in enumerate(step.nodes)
     ]
+
     read = {name for row in step.nodes if row.is_main for name in row.inputs}
     names = {n: one.name for n, one in enumerate(planned.graph.inputs) if one.name in read}
     placed = changes.of_inputs(names).items()

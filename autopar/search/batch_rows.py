@@ -116,7 +116,7 @@ def _batch_axes(attempt: LimitedSolve, stage: Stage) -> tuple[str, ...]:
     for op, strategy in zip(graph.ops, stage.strategies, strict=True):
         own = labels.get(op.outs[0].id, ()) if op.outs else ()
         rows = [dim for dim, label in enumerate(own) if label[0] == "batch"]
-        if rows:
+        if rows and op.recomputes is None:  # of what may run once more nothing is chosen where it does not
             axes = strategy.outs[0].dims[rows[0]]
             taken_s[axes] += graph.tree.weight(op.region) * pricing.op_cost(op, strategy)
     return max(taken_s, key=lambda axes: taken_s[axes], default=())

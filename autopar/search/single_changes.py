@@ -95,7 +95,7 @@ class _Chosen:
         """Those of `candidates`, the first of a node, that leave a plan."""
         costs = self.near.costs(node)
         costs = costs[: len(candidates)] - costs[self.near.choice[node]]
-        for n in np.argsort(costs, kind="stable"):
+        for n in np.argsort(costs, kind="stable").tolist():
             if np.isfinite(costs[n]):
                 yield Change(candidates[n], float(costs[n]), n == self.near.choice[node])
 

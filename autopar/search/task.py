@@ -172,7 +172,7 @@ class Planned:
     solution: Solution | None = None
     problem: Problem | None = None
     rewritten: OpGraph | None = None
-    attempt: LimitedSolve | None = None
+    attempt: LimitedSolve | None = field(default=None, repr=False)
 
     @property
     def graph(self) -> OpGraph:

@@ -65,7 +65,7 @@ DEVICES = 8
 LIMITED = SearchOptions(solve=SolveOptions(time_limit_s=30.0))
 """A second search is not to take longer than all compilations of a model."""
 WORSE = 0.02
-"""By how much more a plan is worse than a layout by hand."""
+"""By how much more a plan is worse than a layout by hand, and takes more memory."""
 
 
 @dataclass(frozen=True)
@@ -478,6 +478,8 @@ def _against(model: str, own: Row, rival: Row) -> tuple[str, ...]:
     )
     step = own.made.step_s / rival.made.step_s - 1
     verdict = "worse" if step > WORSE else "better" if step < -WORSE else "equal"
+    if own.memory_bytes > (1 + WORSE) * rival.memory_bytes:
+        verdict += ", more memory"
     return (model, rival.layout, own.layout, *(_more(*pair) for pair in pairs), verdict)
 
 

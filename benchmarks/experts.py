@@ -1,6 +1,6 @@
 """Who wins by a compiler's own word: the plan of a training step, or the layouts that experts write by hand?
 
-    python -m benchmarks.experts [--compiler gpu] [--only PATTERN] [--json FILE] [--record] [--timeout SECONDS]
+    python -m benchmarks.experts [--compiler gpu] [--only PATTERN] [--json FILE] [--resume FILE] [--record]
 
 Training steps in shape only (`experts_models`, `experts_others`) for 8 devices that need not be there: H100s, with the
 plugin of JAX for CUDA (the extra `gpu-aot`), or TPUs v5p, with libtpu (`--compiler tpu`, the extra `tpu-aot`). Each is
@@ -23,7 +23,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -36,9 +35,12 @@ from rich.console import Console
 from rich.table import Table
 
 import autopar
-from autopar.errors import NoFeasiblePlan
+from autopar.errors import NoFeasiblePlan, Unsolved
 from autopar.inspect.hlo import peak_memory_bytes
+from autopar.search.task import SearchOptions
+from autopar.solve import SolveOptions
 from benchmarks import gpu_kernels, gpu_programs, tpu_cycles
+from benchmarks.compiled_collectives import UnknownRounds
 from benchmarks.end_to_end import describe_machine
 from benchmarks.experts_layouts import (
     Layout,
@@ -60,8 +62,10 @@ from benchmarks.tpu_programs import tpu_devices
 from cost_models import Cluster, load_cluster
 
 DEVICES = 8
+LIMITED = SearchOptions(solve=SolveOptions(time_limit_s=30.0))
+"""A second search is not to take longer than all compilations of a model."""
 WORSE = 0.02
-"""By how much more a plan is worse than a layout by hand."""
+"""By how much more a plan is worse than a layout by hand, and takes more memory."""
 
 
 @dataclass(frozen=True)
@@ -221,6 +225,7 @@ class Bench:
             cluster=self.cluster,
             donate_argnums=0,
             memory_limit_bytes=limit_bytes,
+            options=None if limit_bytes is None else LIMITED,
         )
         took = perf_counter() - start
 
@@ -248,20 +253,28 @@ class Bench:
         return Row(name, mesh, found, peak_memory_bytes(made), took)
 
 
-def measure(case: Case, bench: Bench) -> Iterator[Row]:
-    """The rows of a case, one by one. Where no plan counts as little memory as it may take, there is none."""
+def measure(case: Case, bench: Bench) -> Iterator[Row | str]:
+    """The rows of a case, one by one; why there is none of a layout whose times are not known, or of a plan that counts
+    as little memory as it may take.
+    """
     rivals: list[Row] = []
     for layout in case.layouts:
-        rivals.append(bench.by_hand(layout))
-        yield rivals[-1]
+        try:
+            rivals.append(bench.by_hand(layout))
+        except UnknownRounds as reason:
+            yield f"{layout.name}: {reason}"
+        else:
+            yield rivals[-1]
 
     found = bench.planned()
     yield found
-    fastest = min(rivals, key=lambda row: row.made.step_s)
+    fastest = min(rivals, key=lambda row: row.made.step_s, default=found)
     share = fastest.memory_bytes / found.memory_bytes
     if share < 1:
-        with suppress(NoFeasiblePlan):
+        try:
             yield bench.planned(int(share * found.predicted_bytes))
+        except (NoFeasiblePlan, Unsolved):
+            yield "autopar, limited: no plan was found that counts as little memory"
 
 
 # All models -----------------------------------------------------------------------------------------------------------
@@ -271,21 +284,25 @@ def measure(case: Case, bench: Bench) -> Iterator[Row]:
 class Result:
     """The rows of a model, and why there are not more, if something went wrong."""
 
+    case: str
     model: str
     size: str
     rows: tuple[Row, ...]
+    left_out: tuple[str, ...] = ()
     reason: str = ""
 
     @property
-    def rival(self) -> Row:
+    def rival(self) -> Row | None:
         """The fastest by hand."""
-        return min((r for r in self.rows if not r.is_planned), key=lambda row: row.made.step_s)
+        rivals = [row for row in self.rows if not row.is_planned]
+        return min(rivals, key=lambda row: row.made.step_s, default=None)
 
     @property
     def own(self) -> Row | None:
         """The fastest plan that takes no more memory than the rival; where none does, the one that takes least."""
         plans = [row for row in self.rows if row.is_planned]
-        able = [row for row in plans if row.memory_bytes <= self.rival.memory_bytes]
+        most = 0 if self.rival is None else self.rival.memory_bytes
+        able = [row for row in plans if row.memory_bytes <= most]
         if able:
             return min(able, key=lambda row: row.made.step_s)
         return min(plans, key=lambda row: row.memory_bytes, default=None)
@@ -309,12 +326,29 @@ def run_apart(name: str, options: argparse.Namespace) -> Result:
         reason = f"cut off after {options.timeout:.0f} s"
 
     model = CASES[name].model()
-    return Result(model.name, model.size, tuple(map(read_row, lines)), reason)
+    found = [json.loads(line) for line in lines]
+    rows = tuple(read_row(read) for read in found if isinstance(read, dict))
+    left_out = tuple(read for read in found if isinstance(read, str))
+    return Result(name, model.name, model.size, rows, left_out, reason)
 
 
-def read_row(line: str) -> Row:
-    """The row that a process printed as a line of JSON."""
-    read = json.loads(line)
+def read_results(path: Path) -> dict[str, Result]:
+    """The results that `--json` wrote to a file, by the names of their cases; none of models that lack rows."""
+    found = [
+        Result(
+            **{
+                **read,
+                "rows": tuple(map(read_row, read["rows"])),
+                "left_out": tuple(read["left_out"]),
+            }
+        )
+        for read in json.loads(path.read_text(encoding="utf-8"))["results"]
+    ]
+    return {result.case: result for result in found if not result.reason}
+
+
+def read_row(read: Mapping[str, Any]) -> Row:
+    """A row that was written as JSON."""
     return Row(**{**read, "made": Made(**read["made"])})
 
 
@@ -325,18 +359,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.case:
         bench = Bench.of(CASES[options.case], compiler, options.programs)
         for row in measure(CASES[options.case], bench):
-            print(json.dumps(asdict(row)), flush=True)
+            print(json.dumps(row if isinstance(row, str) else asdict(row)), flush=True)
         return 0
 
     start, console = perf_counter(), Screen(width=150)
     machine = {**describe_machine(), "compiler": compiler.plugin()}
     machine.pop("virtual devices")
     console.print(", ".join(f"{name}: {value}" for name, value in machine.items()), highlight=False)
+    known = read_results(options.resume) if options.resume else {}
     results: list[Result] = []
     for name in CASES:
         if not re.search(options.only, name):
             continue
-        results.append(run_apart(name, options))
+        results.append(known.get(name) or run_apart(name, options))
         show(console, results[-1], compiler)
         if options.json:
             content = {"machine": machine, "results": [asdict(result) for result in results]}
@@ -354,6 +389,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--compiler", choices=tuple(COMPILERS), default="gpu")
     parser.add_argument("--only", default="", help="models whose name holds this pattern")
     parser.add_argument("--json", type=Path, help="file to write the figures to")
+    parser.add_argument(
+        "--resume", type=Path, help="file of --json whose models are not compiled again"
+    )
     add_record_option(parser)
     parser.add_argument(
         "--programs", type=Path, help="folder to keep what the compiler made in, as HLO text"
@@ -385,8 +423,9 @@ def show(console: Console, result: Result, compiler: Compiler) -> None:
     for row in sorted(result.rows, key=lambda row: row.made.step_s):
         table.add_row(*_cells(row))
     console.print(table)
-    if result.reason:
-        console.print(f"{result.model}: {result.reason}", highlight=False)
+    for line in (*result.left_out, result.reason):
+        if line:
+            console.print(f"Left out: {line}", highlight=False)
 
 
 def _cells(row: Row) -> tuple[str, ...]:
@@ -423,7 +462,7 @@ def show_winners(console: Console, results: Sequence[Result]) -> None:
     )
     table = _table("Plans against the fastest layout by hand", heads)
     for result in results:
-        if result.own is not None:
+        if result.own is not None and result.rival is not None:
             table.add_row(*_against(result.model, result.own, result.rival))
     console.print(table)
 
@@ -439,6 +478,8 @@ def _against(model: str, own: Row, rival: Row) -> tuple[str, ...]:
     )
     step = own.made.step_s / rival.made.step_s - 1
     verdict = "worse" if step > WORSE else "better" if step < -WORSE else "equal"
+    if own.memory_bytes > (1 + WORSE) * rival.memory_bytes:
+        verdict += ", more memory"
     return (model, rival.layout, own.layout, *(_more(*pair) for pair in pairs), verdict)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from benchmarks.experts import CASES, DEVICES, Made, Result, Row, read_row
+from benchmarks.experts import CASES, DEVICES, Made, Result, Row, read_results
 from benchmarks.experts_layouts import fsdp, fsdp_experts, megatron
 
 
@@ -58,15 +59,18 @@ def test_a_plan_is_compared_with_the_fastest_by_hand_at_no_more_memory() -> None
     rivals = (row("a", 2.0, 10), row("b", 1.0, 100))
     wide = row("autopar", 0.5, 200, 0.5)
     within = row("autopar, limited", 0.9, 90, 0.9)
-    assert Result("", "", (*rivals, wide, within)).rival.layout == "b"
-    assert Result("", "", (*rivals, wide, within)).own == within
-    assert Result("", "", (*rivals, wide)).own == wide
-    assert Result("", "", (*rivals, replace(wide, memory_bytes=100), within)).own == replace(
+    assert Result("", "", "", (*rivals, wide, within)).rival == rivals[1]
+    assert Result("", "", "", (*rivals, wide, within)).own == within
+    assert Result("", "", "", (*rivals, wide)).own == wide
+    assert Result("", "", "", (*rivals, replace(wide, memory_bytes=100), within)).own == replace(
         wide, memory_bytes=100
     )
-    assert Result("", "", rivals).own is None
+    assert Result("", "", "", rivals).own is None
 
 
-def test_rows_come_back_from_their_process() -> None:
-    one = row("a", 2.0, 10)
-    assert read_row(json.dumps(asdict(one))) == one
+def test_results_come_back_from_their_file_but_for_those_that_lack_rows(tmp_path: Path) -> None:
+    whole = Result("mlp", "MLP", "", (row("a", 2.0, 10), row("autopar", 0.5, 200, 0.5)), ("why",))
+    results = (whole, replace(whole, case="gan", reason="cut off"))
+    file = tmp_path / "experts.json"
+    file.write_text(json.dumps({"results": [asdict(one) for one in results]}))
+    assert read_results(file) == {"mlp": whole}

@@ -23,7 +23,7 @@ from autopar.cost.cached_pricing import Remembered
 from autopar.cost.operators.fused import bounds, moved
 from autopar.cost.pricing import Roofline
 from autopar.operators import operator
-from cost_models import Cluster
+from cost_models import Cluster, load_cluster
 from cost_models.curves import Curve, Efficiency
 from tests.cost.test_work import PLAIN, graph_of
 
@@ -166,3 +166,20 @@ def test_in_a_function_treated_as_one_operator_too(cluster: Cluster, slower_s: f
         whole, jax.ShapeDtypeStruct(SHAPE, "float32"), cluster=cluster, mesh={"x": 8}, options=kept
     )
     assert plan.compute_time_s == pytest.approx(slower_s + 0.5)
+
+
+@pytest.mark.parametrize("readers", [9, 11])
+def test_what_many_kernels_make_for_themselves_moves_nothing_where_computing_bounds_all(
+    readers: int,
+) -> None:
+    """Ninths that add up to 1 + 2e-16 are more than all: what is moved was less than nothing."""
+    slow = load_cluster("8xh100-xla").device
+    quick = replace(slow, memory_bandwidth_bytes_per_s=1e30)
+
+    def fn(x: jax.Array) -> list[jax.Array]:
+        shared = x + 1.0
+        return [jnp.tanh(shared * n) for n in range(2, readers + 2)]
+
+    graph = graph_of(fn, SHAPE)
+    found = bounds(graph, quick, 8)
+    assert max(found.values()) == 1.0

@@ -93,14 +93,18 @@ def _bounds(
     shares = moved(graph, fusing)
     times = [len(mine) for mine in loops(graph, fusing)]
     known = dict[tuple[object, ...], bool]()
-    found: dict[int, float] = {}
+    computing: dict[int, int] = {}
 
     for look, kernel in _shared(graph, fusing):
         if look not in known:
             parts = prod([sizes.get(axis, 1) for axis in manual_axes(kernel[0])])
             known[look] = _is_computing(kernel, shares, times, device, devices // parts)
         for op in kernel:
-            found[op.id] = found.get(op.id, 0.0) + known[look] / times[op.id]
+            computing[op.id] = computing.get(op.id, 0) + known[look]
+
+    found = {
+        op: count / times[op] for op, count in computing.items()
+    }  # 1.0 where it is all of them
     for op in graph.ops:
         if op.recomputes in found:
             found[op.id] = found[op.recomputes]

@@ -89,6 +89,11 @@ def detects_cluster() -> bool:
     return any(one.is_env_present() for one in asked)
 
 
+def backend_is_started() -> bool:
+    """Whether JAX has devices already: too late to join other processes."""
+    return bool(untyped_jax._src.xla_bridge.backends_are_initialized())
+
+
 def open_jaxpr(jaxpr: Any) -> tuple[Any, tuple[Any, ...]]:
     """The jaxpr and the values of its constvars. From 0.12 on a Jaxpr holds its constants itself.
 

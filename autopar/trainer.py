@@ -121,11 +121,11 @@ class _Log:
         if is_first and trainer.log_directory is not None:
             self._open(Path(trainer.log_directory), done, closing)
 
-        shown = TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()
-        self._bar = Progress(*shown, disable=not (is_first and trainer.show))
-        self._task = closing.enter_context(self._bar).add_task(
-            f"step {done}", total=steps, completed=done
-        )
+        self._bar = Progress(TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+        self._task = self._bar.add_task(f"step {done}", total=steps, completed=done)
+        self._prints = is_first and trainer.show and not self._bar.console.is_interactive
+        if is_first and trainer.show and not self._prints:
+            closing.enter_context(self._bar)
         self._figures: dict[str, float] = {}
         self._restart()
 
@@ -163,8 +163,8 @@ class _Log:
         shown = "  ".join([f"step {done}", *(f"{name} {own[name]:.4g}" for name in own)])
         measured = f"{rate:,.1f} examples/s  wait {wait:.0%}  memory {rounded_bytes(peak)}"
         self._bar.update(self._task, completed=done, description=f"{shown}  {measured}")
-        if not (self._bar.console.is_terminal or self._bar.disable):
-            self._bar.console.print(f"{shown}  {measured}")
+        if self._prints:
+            self._bar.console.print(f"{shown}  {measured}", soft_wrap=True)
         for sink in self._sinks:
             sink(done)
         return self._figures

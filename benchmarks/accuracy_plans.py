@@ -115,7 +115,7 @@ def _by_hand(
     return tuple(
         autopar.pin(name, spec)
         for name, spec, shape in zip(names, specs, shapes, strict=True)
-        if shape and "['key']" not in name
+        if shape and name != "state['key']"
     )
 
 

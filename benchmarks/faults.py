@@ -4,7 +4,7 @@
 
 Half of the kills wait for a checkpoint that is being written. Counted are checkpoints that were complete when the job
 was killed and from which, or from later ones, it did not go on: none may be. Every loss, of every life, is compared
-with those of a job that was left alone, as the text that was written.
+with those of a job that was left alone, as the text that was written. Twenty kills take six minutes on two busy cores.
 """
 
 from __future__ import annotations
@@ -58,6 +58,15 @@ class Life:
     saving: bool
     start_s: float
     losses: dict[int, str]
+
+    @property
+    def told(self) -> str:
+        """A line about it."""
+        saving = ", saving" if self.saving else ""
+        return (
+            f"rank {self.killed} at step {max(self.losses, default=0)}{saving}; it went on from {self.resumed} after "
+            f"{self.start_s:.1f} s"
+        )
 
 
 class Job:
@@ -161,7 +170,10 @@ def _ranks(launcher: subprocess.Popen[bytes]) -> list[int]:
 def measure(folder: Path, kills: int, draw: random.Random) -> tuple[list[Life], Life, int]:
     """The lives that were ended by a kill, the last one, and how many losses differ from those of a job left alone."""
     job = Job(folder / "killed")
-    lives = [job.life(draw) for _ in range(kills)]
+    lives: list[Life] = []
+    for number in range(kills):
+        lives.append(job.life(draw))
+        print(f"kill {number + 1} of {kills}: {lives[-1].told}", flush=True)
 
     began_s = monotonic()
     steps = max(lives[-1].losses, default=0) + 2 * EVERY

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from benchmarks import models, shapes
-from benchmarks.models import adam, attention, cross_entropy, dense, layer_norm
+from benchmarks.models import adam, attention, conv, cross_entropy, dense, layer_norm
 from tests import small_models
 from tests.models.table import BY_NAME
 
@@ -99,12 +99,6 @@ def bert() -> Made:
 
 
 # Convolutions ---------------------------------------------------------------------------------------------------------
-
-
-def conv(x: jax.Array, kernel: jax.Array, stride: int = 1) -> jax.Array:
-    """x[n, h, w, in] with kernel[h, w, in, out], as large as before over `stride`."""
-    numbers = ("NHWC", "HWIO", "NHWC")
-    return lax.conv_general_dilated(x, kernel, (stride, stride), "SAME", dimension_numbers=numbers)
 
 
 def _up(x: jax.Array, kernel: jax.Array) -> jax.Array:

@@ -206,9 +206,7 @@ def cnn(
         params: Tree, _key: jax.Array, split: Split, x: jax.Array, labels: jax.Array
     ) -> jax.Array:
         for n, layer in enumerate(params["convs"]):
-            x = lax.conv_general_dilated(
-                x, layer["kernel"], (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
-            )
+            x = conv(x, layer["kernel"])
             x = split(x, "data", None, None, *(() if n % 2 else ("model",)))
             x = max_pool(jax.nn.relu(batch_norm(layer, x)))
         return cross_entropy(dense(params["head"], x.reshape(x.shape[0], -1)), labels)
@@ -224,6 +222,12 @@ def cnn(
         f"channels {'-'.join(map(str, channels))}, {image}x{image} pixels, batch {batch}, momentum"
     )
     return Model("CNN", size, loss, params, (images, labels), spec, "momentum")
+
+
+def conv(x: jax.Array, kernel: jax.Array, stride: int = 1) -> jax.Array:
+    """x[n, h, w, in] with kernel[h, w, in, out], as large as before over `stride`."""
+    numbers = ("NHWC", "HWIO", "NHWC")
+    return lax.conv_general_dilated(x, kernel, (stride, stride), "SAME", dimension_numbers=numbers)
 
 
 def batch_norm(p: Tree, x: jax.Array) -> jax.Array:
@@ -333,7 +337,12 @@ def adam(params: Tree, grads: Tree, opt: Tree) -> tuple[Tree, Tree]:
 
 
 def _zeros(params: Tree) -> Tree:
-    return jax.tree.map(lambda p: np.zeros(p.shape, p.dtype), params)
+    """Moments to start from; of parameters in shape only in shape only."""
+
+    def zeros(p: Any) -> Any:
+        return p if isinstance(p, jax.ShapeDtypeStruct) else np.zeros(p.shape, p.dtype)
+
+    return jax.tree.map(zeros, params)
 
 
 OPTIMISERS: dict[str, tuple[Callable[[Tree], Tree], Update]] = {

@@ -200,21 +200,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
         work(given.worker)
         return
 
-    machine = describe_machine()
-    rows = [data_parallel(given.steps, delays) for delays in DELAYS]
-    with local():
-        rows += [
-            through_servers(given.steps, delays, staleness)
+    console = Screen()
+    with local():  # Ray forks: before JAX runs, which is asked about the machine
+        machine = describe_machine()
+        console.print(", ".join(f"{name} {value}" for name, value in machine.items()))
+        servers = [
+            _told(through_servers(given.steps, delays, staleness))
             for staleness in (None, STALENESS)
             for delays in DELAYS
         ]
-    console = Screen()
-    console.print(", ".join(f"{name} {value}" for name, value in machine.items()))
+    rows = [_told(data_parallel(given.steps, delays)) for delays in DELAYS] + servers
     console.print(_table(rows))
     if given.json is not None:
         found = [asdict(row) for row in rows]
         given.json.write_text(json.dumps({"machine": machine, "rows": found}, indent=1) + "\n")
     record(__file__, given.record, console.tables)
+
+
+def _told(row: Row) -> Row:
+    """The row, which is told as soon as it is there."""
+    print(f"{row.way}, {row.delays}: {row.batches_per_s:.1f} batches/s", flush=True)
+    return row
 
 
 def _table(rows: Sequence[Row]) -> Table:

@@ -170,7 +170,7 @@ def _planned(name: str, stages: Any, cluster: Cluster, folder: Path) -> autopar.
 
 def _stages(plan: autopar.Plan) -> str:
     stages = plan.bound.report().stages
-    return "-" if stages is None else f"{stages.count} ({stages.micro_batches})"
+    return "-" if stages is None else f"{stages.count} ({stages.micro_batches} x {stages.rounds})"
 
 
 def show(screen: Screen, rows: Sequence[Row]) -> None:
@@ -180,7 +180,7 @@ def show(screen: Screen, rows: Sequence[Row]) -> None:
         "Gbit/s",
         "may have",
         "mesh",
-        "stages (micro-batches)",
+        "stages (micro-batches x rounds)",
         "predicted ms",
         "measured ms",
         "error",

@@ -15,8 +15,8 @@ from benchmarks.compiled_collectives import communicated, rounds
 from cost_models import Cluster
 
 CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
-FLOPS_PER_CYCLE = 4 * 128 * 128 * 2
-"""TPU v5e has four units of 128 x 128 multiply-adds (Google Cloud documentation, 'TPU v5e')."""
+MATRIX_UNITS = {"tpu-v5e": 4, "tpu-v5p": 8}
+"""The units of 128 x 128 multiply-adds of a chip (Google Cloud documentation, 'TPU v5e' and 'TPU v5p')."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,8 @@ class Compiled:
 
 
 def compiled_program(text: str, cluster: Cluster) -> Compiled:
-    """What the program with this HLO text takes on `cluster`, of TPUs v5e, in whose order its devices are numbered.
+    """What the program with this HLO text takes on `cluster`, of TPUs in `MATRIX_UNITS`, in whose order its devices are
+    numbered.
 
     Raises:
       UnknownRounds: for a loop whose rounds the compiler does not know.
@@ -49,6 +50,7 @@ def compiled_program(text: str, cluster: Cluster) -> Compiled:
     module = parse_module(text)
     estimates = list(estimated_cycles(module))
     cycles = sum(cycles for _, cycles in estimates)
+    flops_per_cycle = MATRIX_UNITS[cluster.device.name] * 128 * 128 * 2
     return Compiled(
         cycles,
         sum(
@@ -56,7 +58,7 @@ def compiled_program(text: str, cluster: Cluster) -> Compiled:
             for instruction, cycles in estimates
             if instruction.opcode in {"copy", "transpose"}
         ),
-        cycles * FLOPS_PER_CYCLE / cluster.device.peak_flops_per_s["bfloat16"],
+        cycles * flops_per_cycle / cluster.device.peak_flops_per_s["bfloat16"],
         *communicated(text, cluster),
     )
 

@@ -19,6 +19,7 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 import autopar
+from autopar.report.findings import Findings
 
 DEVICES = 8
 MESH = {"x": DEVICES}
@@ -40,6 +41,12 @@ class Pair:
         return (
             autopar.plan(self.by_hand, *self.arguments, **options),
             autopar.plan(self.plain, *self.arguments, **options),
+        )
+
+    def findings(self, cluster: str = "cpu8") -> Findings:
+        """What is paid for by hand, and not by the plan that the search finds for the plain function."""
+        return autopar.lint(
+            jax.jit(self.by_hand), *self.arguments, plain=self.plain, cluster=cluster
         )
 
 
@@ -121,11 +128,11 @@ PAIRS = {
 
 
 def main() -> None:
-    """Prints what is sent by hand, and how that compares with what the search found."""
+    """Prints what is sent by hand, how that compares with what the search found, and which lines are why."""
     jax.config.update("jax_num_cpu_devices", DEVICES)
     for name, pair in PAIRS.items():
         by_hand, searched = pair.plans()
-        print(f"{name}\n{by_hand.diff(searched)}")
+        print(f"{name}\n{by_hand.diff(searched)}\n{pair.findings()}")
         jax.tree.map(
             lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-3),
             by_hand.compile()(*pair.arguments),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, update_wrapper
+from functools import cached_property, partial, update_wrapper
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +24,18 @@ from autopar.discover import find_rule
 from autopar.emit.wrap import device_mesh
 from autopar.errors import InvalidOption
 from autopar.report.rivals import RivalRow, rival_row
-from autopar.report.summary import Report, summarise
+from autopar.report.step import Step, step_of
+from autopar.report.summary import Report, step_schedule, summarise
 from autopar.search.constraints.carried import released
 from autopar.search.constraints.modes import constraints_of
 from autopar.search.constraints.records import Constraint
+from autopar.search.double_buffering import Schedule, with_double_buffers
 from autopar.search.replan import replan
 from autopar.search.resolve import found_rules
 from autopar.search.rivals import Rival, RivalPlan, known_rivals, solved
 from autopar.search.task import Planned, Task
 from autopar.trace import Traced, fingerprint
-from autopar.trace.arguments import function_name
+from autopar.trace.arguments import CARRIED, function_name
 from cost_models import Cluster
 
 
@@ -90,9 +92,15 @@ class Bound:
         return self.planned.plan.stage.mesh.whole
 
     @cached_property
+    def emitted(self) -> Planned:
+        """What runs: the plan as it was found, its loops double buffered where that makes a step shorter."""
+        with collection_paused():
+            return with_double_buffers(self.planned, scheduled_for(self.priced_for))
+
+    @cached_property
     def record(self) -> PlanRecord:
         """The plan as it stands in a file, with the fingerprint of its function."""
-        return replace(self.planned.plan, fingerprint=fingerprint(self.traced.graph))
+        return replace(self.emitted.plan, fingerprint=fingerprint(self.traced.graph))
 
     @property
     def priced_for(self) -> Cluster | None:
@@ -108,13 +116,19 @@ class Bound:
         with collection_paused():
             rules = found_rules(self.planned.graph, find_rule)
             return summarise(
-                self.planned,
+                self.emitted,
                 function=self.name,
                 cluster=self.cluster.name,
                 memory_limit_bytes=self.planned.task.memory_limit_bytes,
                 found_rules=tuple(f"{kind} ({op.source})" for kind, (op, _) in rules.items()),
                 priced_for=self.priced_for,
             )
+
+    def step(self) -> Step:
+        """What runs in a step: as a graph, in time and in memory."""
+        schedule = step_schedule(self.emitted, self.priced_for)
+        with collection_paused():
+            return step_of(self.emitted, schedule, self.priced_for)
 
     def rivals(self, given: Mapping[str, Sequence[Constraint]]) -> tuple[RivalRow, ...]:
         """What data parallelism, FSDP, Megatron and the `given` constraints, by name, would cost on as many devices."""
@@ -133,11 +147,12 @@ class Bound:
         return rival_row(found.rival.name, report, found.fits)
 
     def file(self, report: Report) -> PlanFile:
-        """All that is known of the plan without its function; `report` is that of the plan."""
+        """All that is known of the plan without its function; `report` is that of the plan, its step left out."""
+        whole = replace(report, step=self.step())
         with collection_paused():
             _, settings = own_function(self.fn, self.settings)
             return plan_file(
-                self.record, report, self.cluster.to_dict(), signature_of(self.traced, settings)
+                self.record, whole, self.cluster.to_dict(), signature_of(self.traced, settings)
             )
 
     def resolved(
@@ -173,6 +188,13 @@ class Bound:
         return replace(self, settings=settings, planned=planned, cluster=target)
 
 
+def scheduled_for(cluster: Cluster | None) -> Schedule | None:
+    """When what of a plan for `cluster` runs; None where nothing runs beside anything, or that is not known."""
+    if cluster is None or cluster.device.overlap is None or not cluster.device.overlap.pays:
+        return None
+    return partial(step_schedule, overlapping=cluster)
+
+
 def task_of(traced: Traced, settings: Settings, cluster: Cluster) -> Task:
     """What is to be planned: pins override what the trace took for carried."""
     limit = (
@@ -206,13 +228,15 @@ def signature_of(traced: Traced, settings: Settings) -> PlanSignature:
     """What a file says of the function that its plan is for, and of the settings that a plan depends on."""
     static = settings.static_argnums
     donated = settings.donate_argnums
+    if isinstance(donated, int):
+        donated = (donated,)
     carry: Any = settings.carry
 
     return PlanSignature(
         inputs=tuple((t.name, t.shape, t.dtype) for t in traced.graph.inputs),
         outputs=tuple((t.shape, t.dtype) for t in traced.graph.outputs),
         static_argnums=(static,) if isinstance(static, int) else tuple(static),
-        donate_argnums=(donated,) if isinstance(donated, int) else tuple(donated),
+        donate_argnums=CARRIED if donated == CARRIED else tuple(donated),
         carry=carry if carry is None or carry == "auto" else tuple(map(tuple, carry)),
         while_trips=settings.options.while_trips,
         constraints=constraints_of(settings.mode, settings.constraints),

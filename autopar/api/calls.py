@@ -21,7 +21,7 @@ from autopar.api.options import Function, Settings
 from autopar.api.plan import Plan
 from autopar.api.pure import Pure
 from autopar.api.runner import UNKNOWN
-from autopar.trace.arguments import positional_names, positions
+from autopar.trace.arguments import CARRIED, DonateArgnums, positional_names, positions
 
 Attempt = Callable[[Args, Kwargs], Any]
 
@@ -123,18 +123,15 @@ class Calls:
         """The settings of a function with `count` arguments more in front."""
         if not count:
             return self._settings
-        static, donated = (
-            _shifted(numbers, count)
-            for numbers in (self._settings.static_argnums, self._settings.donate_argnums)
-        )
-        return self._settings.counted_as(static, donated)
+        static = _shifted(self._settings.static_argnums, count)
+        return self._settings.counted_as(static, _donated(self._settings.donate_argnums, count))
 
     def _keeps(self, parts: CallParts, name: str) -> bool:
         """Whether what stands under this name in the arguments is there behind the call: not donated."""
         count = len(parts.args)
         before = len(self._parts.args)
         numbers = positions(
-            _shifted(self._settings.donate_argnums, before), count, "donate_argnums"
+            _donated(self._settings.donate_argnums, before), count, "donate_argnums"
         )
         names = positional_names(parts.fn, count)
         donated = [*(names[n] for n in numbers), *self._settings.donate_argnames]
@@ -148,6 +145,10 @@ def _know_nothing(_args: Args, _kwargs: Kwargs) -> Any:
 def _shifted(numbers: Any, count: int) -> tuple[int, ...]:
     given = (numbers,) if isinstance(numbers, int) else tuple(numbers)
     return tuple(n + count if n >= 0 else n for n in given)
+
+
+def _donated(numbers: DonateArgnums, count: int) -> DonateArgnums:
+    return CARRIED if numbers == CARRIED else _shifted(numbers, count)
 
 
 def _as_it_is(returned: Any, _args: Args, _kwargs: Kwargs) -> Any:

@@ -23,7 +23,7 @@ from autopar.api.runner import UNKNOWN, Runner
 from autopar.errors import SignatureMismatch
 from autopar.report.notebook import lines_html
 from autopar.search.task import SearchOptions
-from autopar.trace.arguments import function_name
+from autopar.trace.arguments import CARRIED, function_name, read_arguments
 from autopar.trace.flat import TRACING
 from cost_models import Cluster
 
@@ -291,12 +291,30 @@ def _traced(
     jitted = untyped_jax.jit(
         program,
         static_argnums=settings.static_argnums,
-        donate_argnums=settings.donate_argnums,
-        donate_argnames=settings.donate_argnames,
+        **_donated(plan, settings, args, kwargs),
     )
 
     with without_mesh():
         return jitted.trace(*placed_args, **placed_kwargs)
+
+
+def _donated(
+    plan: Plan, settings: Settings, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> dict[str, Any]:
+    """What jax.jit is to donate: it takes whole arguments only, so those all of whose arrays are donated."""
+    if settings.donate_argnums != CARRIED:
+        return {
+            "donate_argnums": settings.donate_argnums,
+            "donate_argnames": settings.donate_argnames,
+        }
+
+    arrays = set(plan.bound.traced.graph.donated)
+    read = read_arguments(plan.bound.fn, args, kwargs, settings.static_argnums)
+    whole = [one for one in read.traced if one.avals and arrays.issuperset(one.inputs)]
+    return {
+        "donate_argnums": [one.position for one in whole if one.position is not None],
+        "donate_argnames": [one.name for one in whole if one.position is None],
+    }
 
 
 def _placed(aval: Any, sharding: Any) -> jax.ShapeDtypeStruct:

@@ -143,14 +143,14 @@ def front(fn: Function, *args: Any, points: int = 10, **keywords: Any) -> Front:
 def front(fn: Function, *args: Any, points: int = 10, **keywords: Any) -> Front:
     """The fastest plans of `fn` for arguments like these, from the least memory found possible to all that is of use.
 
-    The function is traced once, and candidates and prices are made once. All plans keep everything: `autopar.plan` may
-    find one that recomputes, and is faster within the same limit or fits in less.
+    The function is traced once, and candidates and prices are made once. Points of little memory recompute what they do
+    not keep, unless `SearchOptions.recompute` is "never".
 
     On small problems limits stand in equal ratios from the smallest peak found to the peak of the fastest plan, and a
-    point is worked on until its gap is `SearchOptions.front_gap` (1 %). On large ones all limits share one curve of
-    choices and bounds, the limits are the peaks of plans on it, and every plan says what its gap is; with a `front_gap`
-    of 0 they are solved as small ones are. Interrupted from the keyboard, or out of time, the front is the points found
-    so far, which say so (`plan.summary.stopped`).
+    point is worked on until its gap is `SearchOptions.front_gap` (1 %). On large ones, and where plans may recompute,
+    all limits share one curve of choices and bounds, the limits are the peaks of plans on it, and every plan says what
+    its gap is; with a `front_gap` of 0 those that keep everything are solved as small ones are. Interrupted from the
+    keyboard, or out of time, the front is the points found so far, which say so (`plan.summary.stopped`).
 
     Args:
       fn: any function of pytrees that JAX can trace.

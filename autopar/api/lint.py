@@ -21,7 +21,7 @@ from autopar.core.graph import OpGraph, OpNode
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement
 from autopar.core.program import Move, ShardedProgram
-from autopar.errors import InvalidMesh, InvalidOption, TraceError
+from autopar.errors import InvalidMesh, InvalidOption, SignatureMismatch, TraceError
 from autopar.inspect.compare import axis_groups
 from autopar.inspect.lines import LocatedCollective, SourceLine, located_collectives
 from autopar.inspect.narrow import narrowed, widths_of
@@ -29,7 +29,7 @@ from autopar.report.findings import Finding, Findings
 from autopar.report.units import format_quantity
 from autopar.search.alternatives import search_best
 from autopar.trace import Traced, capture, graph_of
-from autopar.trace.arguments import function_name
+from autopar.trace.arguments import function_name, positions
 
 _STATED = frozenset({"reshard", "sharding_constraint"})
 """The operators that hold a value where the user's function says, which a search can be freed of."""
@@ -49,6 +49,7 @@ StepCost = Callable[[Any, tuple[str, ...], int], float]
 def lint(
     fn: Callable[..., Any],
     *args: Any,
+    plain: Callable[..., Any] | None = None,
     least_share: float = _LEAST_SHARE,
     least_bytes: int = _LEAST_BYTES,
     **keywords: Any,
@@ -57,11 +58,13 @@ def lint(
 
     It is compiled for the devices of its own mesh, which must be there (virtual ones will do), and nothing is run.
     Its own shardings are those of `with_sharding_constraint` and `reshard`, of a jitted function's `in_shardings` and
-    `out_shardings`, of `shard_map`, and of its arguments. The plan keeps none of them but what is in a `shard_map`.
+    `out_shardings`, of `shard_map`, and of its arguments. The plan keeps none of them but what is in a `shard_map`; it
+    keeps nothing of that either if it is made of `plain`.
 
     Args:
       fn: jitted, with its shardings; or plain, with `in_shardings` and `out_shardings` among the keywords.
       *args: example arguments; jax.ShapeDtypeStructs will do, with shardings if it goes by these.
+      plain: the same function for one device, where `fn` is written in a `shard_map`: the plan is of this one.
       least_share: of the plan's step: redistributions that cost less are no findings.
       least_bytes: of one device: arguments that are held whole are no findings if less would be saved.
       **keywords: options of `autopar.plan`, of which `mesh` is the function's own; all others are arguments by name.
@@ -69,18 +72,25 @@ def lint(
     Raises:
       InvalidOption: neither the function nor its arguments say how anything is sharded.
       InvalidMesh: `mesh` is another than theirs.
+      SignatureMismatch: `plain` gives other results.
       AutoparError: as `autopar.plan`.
     """
     options, kwargs = split_options(fn, keywords)
     settings = Settings.of(options)
-    compiled = _lowered(fn, settings, args, kwargs).compile(compiler_options=_QUICK)
+    lowered = _lowered(fn, settings, args, kwargs)
+    compiled = lowered.compile(compiler_options=_QUICK)
+
     placed = _placed_arguments(compiled)
     collectives = located_collectives(compiled.as_text())
-    plan, stated = _free_plan(fn, settings, args, kwargs, _mesh_of(placed))
+    plan, stated = _free_plan(plain or fn, settings, args, kwargs, _mesh_of(placed))
+    _check_results(plan, lowered.out_info)
+
     widths = widths_of(stated, plan.mesh)
     narrow = [narrowed(one, widths) for one in collectives]
-    program = _HandSharded(plan, stated, placed, narrow, least_share, least_bytes)
-    return program.findings()
+    program = _HandSharded(
+        plan, stated, placed, narrow, least_share, least_bytes, plain is not None
+    )
+    return replace(program.findings(), function=function_name(fn))
 
 
 def _lowered(
@@ -97,7 +107,7 @@ def _lowered(
         lower = untyped_jax.jit(
             fn,
             static_argnums=settings.static_argnums,
-            donate_argnums=settings.donate_argnums,
+            donate_argnums=positions(settings.donate_argnums, len(args), "donate_argnums"),
             **shardings,
         ).lower
 
@@ -161,6 +171,25 @@ def _free_plan(
     return Plan.of(Bound(fn, free, freed, planned, target.cluster)), traced.graph
 
 
+def _check_results(plan: Plan, results: Any) -> None:
+    """Whether the function that was planned gives what the one that was lowered does, by shapes and types.
+
+    Raises:
+      SignatureMismatch: it does not: names both.
+    """
+    wanted = [(tuple(one.shape), str(one.dtype)) for one in untyped_jax.tree.leaves(results)]
+    found = [(tuple(one.shape), str(one.dtype)) for one in plan.bound.traced.output_avals]
+    if found != wanted:
+        raise SignatureMismatch(
+            f"plain gives {_shown_types(found)} for these arguments, and the function {_shown_types(wanted)}: "
+            f"pass what computes the same on one device"
+        )
+
+
+def _shown_types(types: Sequence[tuple[tuple[int, ...], str]]) -> str:
+    return ", ".join(f"{dtype}[{', '.join(map(str, shape))}]" for shape, dtype in types)
+
+
 def _without_pins(graph: OpGraph) -> OpGraph:
     """`graph`, whose constraints hold nothing."""
     ops = tuple(
@@ -184,7 +213,7 @@ class _PlanLine(NamedTuple):
 
 @dataclass(frozen=True)
 class _HandSharded:
-    """A program as XLA partitions it, beside the plan found."""
+    """A program as XLA partitions it, beside the plan found; `is_written_out` if that is of a function without it."""
 
     plan: Plan
     stated: OpGraph
@@ -192,6 +221,7 @@ class _HandSharded:
     collectives: Sequence[LocatedCollective]
     least_share: float
     least_bytes: int
+    is_written_out: bool
 
     def findings(self) -> Findings:
         """All of them."""
@@ -314,6 +344,8 @@ class _HandSharded:
         ]
         if named:
             return f"{named[0]} and is needed whole along that dim", SourceLine()
+        if self.is_written_out:
+            return "it is written so by hand", SourceLine()
         return "what meets there lies differently, or is needed otherwise", SourceLine()
 
     def _local_shape(self, op: OpNode) -> tuple[int, ...]:

@@ -5,10 +5,15 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
-from autopar.api.bound import Bound, leading_arguments, signature_of, task_of
+from autopar.api.bound import (
+    Bound,
+    leading_arguments,
+    scheduled_for,
+    signature_of,
+    task_of,
+)
 from autopar.api.collection import collection_paused
 from autopar.api.following import followed
 from autopar.api.options import Function, Settings
@@ -32,9 +37,10 @@ from autopar.operators import KEEP
 from autopar.report.summary import step_time_s
 from autopar.search.alternatives import search_best
 from autopar.search.constraints.part import constraints_of_part
+from autopar.search.double_buffering import with_double_buffers
 from autopar.search.overlapped import Weights, shortest_step
 from autopar.search.search import announced, restore
-from autopar.search.task import Task
+from autopar.search.task import Planned, Task
 from autopar.trace import (
     CONSTANT,
     Capture,
@@ -152,9 +158,12 @@ def _searched(
     if settings.options.overlap == "never" or priced_for is None:
         return Plan.of(bound)
 
-    best = shortest_step(
-        planned, weights_of(priced_for.device.overlap), partial(step_time_s, priced_for=priced_for)
-    )
+    schedule = scheduled_for(priced_for)
+
+    def emitted_time_s(found: Planned) -> float:
+        return step_time_s(with_double_buffers(found, schedule), priced_for)
+
+    best = shortest_step(planned, weights_of(priced_for.device.overlap), emitted_time_s)
     settings = replace(settings, mode=best.task.mode)
     return Plan.of(replace(bound, settings=settings, planned=best))
 

@@ -9,23 +9,28 @@ from typing import Any, cast
 from autopar.api.call import Parameters
 from autopar.api.options import Settings
 from autopar.errors import TraceError
-from autopar.trace.arguments import function_name
+from autopar.trace.arguments import CARRIED, function_name
 
 
 def marked(fn: Callable[..., Any], settings: Settings) -> Settings:
     """`settings` with what is static or donated known by positions and by names.
 
     If only one of both is given, the other follows from the signature of `fn`, as in jax.jit; negative positions count
-    from the last parameter.
+    from the last parameter. What is donated by `CARRIED` stays that.
 
     Raises:
-      TraceError: for a position or a name that `fn` does not have, or an argument that is static and donated.
+      TraceError: for a position or a name that `fn` does not have, an argument that is static and donated, or names
+        beside `CARRIED`.
     """
     parameters = Parameters.of(fn)
     name = function_name(fn)
     static_nums, static_names = _marks(
         parameters, name, "static", settings.static_argnums, settings.static_argnames
     )
+    if settings.donate_argnums == CARRIED:
+        _check_alone(settings.donate_argnames)
+        return replace(settings, static_argnums=static_nums, static_argnames=static_names)
+
     donate_nums, donate_names = _marks(
         parameters, name, "donate", settings.donate_argnums, settings.donate_argnames
     )
@@ -40,6 +45,13 @@ def marked(fn: Callable[..., Any], settings: Settings) -> Settings:
         donate_argnums=donate_nums,
         donate_argnames=donate_names,
     )
+
+
+def _check_alone(names: object) -> None:
+    if names:
+        raise TraceError(
+            f"donate_argnums is {CARRIED!r}, and donate_argnames {names!r}: pass one of both"
+        )
 
 
 def _marks(
@@ -79,7 +91,10 @@ def _marks(
 def _whole_numbers(given: object, what: str) -> tuple[int, ...]:
     numbers = (given,) if isinstance(given, int) else tuple(cast("Iterable[object]", given))
     if not all(isinstance(number, int) for number in numbers):
-        raise TraceError(f"{what} is {given!r}: pass the positions of arguments, whole numbers")
+        other = f", or {CARRIED!r}" if what == "donate_argnums" else ""
+        raise TraceError(
+            f"{what} is {given!r}: pass the positions of arguments, whole numbers{other}"
+        )
     return cast("tuple[int, ...]", numbers)
 
 

@@ -21,7 +21,7 @@ from autopar.cost.pricing import MakePricing
 from autopar.errors import InvalidMesh, InvalidOption, UnknownOption
 from autopar.search.constraints.records import Constraint
 from autopar.search.task import SearchOptions
-from autopar.trace.arguments import function_name
+from autopar.trace.arguments import DonateArgnums, function_name
 from cost_models import Cluster
 
 if TYPE_CHECKING:
@@ -48,7 +48,8 @@ class PlanOptions(TypedDict, total=False):
       static_argnums: positions of arguments that are compile-time constants.
       static_argnames: their names. As in jax.jit, positions follow from names and names from positions unless both are
         given; so for `donate_argnames`.
-      donate_argnums: positions of arguments whose memory the results may take.
+      donate_argnums: positions of arguments whose memory the results may take, which are gone after a call; "carried":
+        every array whose place a result takes, as `carry` says.
       donate_argnames: their names.
       in_shardings: how arguments lie: NamedShardings, or PartitionSpecs of the axes of `mesh`, in a prefix of the
         tuple of positional arguments that are not static; None where that is searched. Arrays that lie otherwise are
@@ -84,7 +85,7 @@ class PlanOptions(TypedDict, total=False):
     memory_limit_bytes: int | str | None
     static_argnums: int | Sequence[int]
     static_argnames: str | Iterable[str]
-    donate_argnums: int | Sequence[int]
+    donate_argnums: int | Sequence[int] | Literal["carried"]
     donate_argnames: str | Iterable[str]
     in_shardings: Any
     out_shardings: Any
@@ -110,7 +111,7 @@ class Settings:
     memory_limit_bytes: int | None = None
     static_argnums: int | Sequence[int] = ()
     static_argnames: str | Iterable[str] = ()
-    donate_argnums: int | Sequence[int] = ()
+    donate_argnums: DonateArgnums = ()
     donate_argnames: str | Iterable[str] = ()
     in_shardings: Any = None
     out_shardings: Any = None
@@ -164,7 +165,7 @@ class Settings:
 
         return replace(settings, mesh=_mesh_with_shardings(settings))
 
-    def counted_as(self, static: int | Sequence[int], donated: int | Sequence[int]) -> Settings:
+    def counted_as(self, static: int | Sequence[int], donated: DonateArgnums) -> Settings:
         """The same, with other positions of arguments."""
         return replace(self, static_argnums=static, donate_argnums=donated)
 

@@ -25,7 +25,7 @@ from pydantic_core import core_schema
 
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement, StepKind
-from autopar.core.plan import Plan, Stage
+from autopar.core.plan import DoubleBuffered, Plan, Stage
 from autopar.core.recompute import Recomputed
 from autopar.core.strategy import MIRROR, NEXT, PREVIOUS, Exchange, Strategy
 
@@ -134,6 +134,8 @@ class PackedPlan(FileRecord):
     stopped: str = ""
     communication_weight: Annotated[float, Field(gt=0)] = 1.0
     hidden_weight: Annotated[float, Field(gt=0)] = 1.0
+    double_buffered: tuple[tuple[Index, Index, Index], ...] | None = None
+    in_flight_bytes: Index = 0
 
     @classmethod
     def of(cls, plan: Plan) -> PackedPlan:
@@ -149,12 +151,15 @@ class PackedPlan(FileRecord):
             stopped=plan.stopped,
             communication_weight=plan.communication_weight,
             hidden_weight=plan.hidden_weight,
+            double_buffered=plan.double_buffered,
+            in_flight_bytes=plan.in_flight_bytes,
         )
 
     def plan(self) -> Plan:
         """The plan that was packed. Equal placements and strategies are one object each."""
         stages = tuple(_unpack(stage) for stage in self.stages)
         recomputed = tuple(Recomputed(op, before) for op, before in self.recomputed)
+        buffered = self.double_buffered
 
         return Plan(
             stages,
@@ -167,6 +172,8 @@ class PackedPlan(FileRecord):
             self.fingerprint,
             self.communication_weight,
             self.hidden_weight,
+            None if buffered is None else tuple(DoubleBuffered(*one) for one in buffered),
+            self.in_flight_bytes,
         )
 
 
@@ -191,6 +198,8 @@ _USUAL: dict[str, Any] = {
     "stopped": "",
     "communication_weight": 1.0,
     "hidden_weight": 1.0,
+    "double_buffered": None,
+    "in_flight_bytes": 0,
 }
 """What a file does not say of a plan."""
 # A core Plan in Python, a PackedPlan in JSON.

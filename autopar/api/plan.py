@@ -76,7 +76,7 @@ class Plan(Figures):
     @classmethod
     def of(cls, bound: Bound) -> Plan:
         """The plan that was found, as the user holds it; its figures are made when they are asked for."""
-        return cls(bound.planned.plan, bound.report, bound.file, bound)
+        return cls(bound.emitted.plan, bound.report, bound.file, bound)
 
     def bound_to(self, bound: Bound) -> Plan:
         """The same plan, and figures, with the function that it is for."""
@@ -241,7 +241,7 @@ class Plan(Figures):
 
     def program(self) -> ShardedProgram:
         """The explicit program: local operators and collectives, in order."""
-        return self.bound.planned.program
+        return self.bound.emitted.program
 
     def report(
         self,
@@ -278,12 +278,12 @@ class Plan(Figures):
 
     @cached_property
     def detailed(self) -> Report:
-        """`summary`, with the alternatives of the operators of a step; without them for a loaded plan."""
-        report = self.summary
-        if report.step is None or not self.is_bound:
-            return report
+        """`summary`, with what runs in a step and its alternatives; these are not known of a loaded plan."""
+        if not self.is_bound:
+            return self.summary
+        step = self.bound.step()
         with collection_paused():
-            return replace(report, step=with_alternatives(report.step, self.bound.planned))
+            return replace(self.summary, step=with_alternatives(step, self.bound.emitted))
 
     def to_html(
         self,
@@ -461,7 +461,7 @@ class Plan(Figures):
         """
         bound = self.bound
         return Timeline(
-            self.summary.function, self.program(), step_schedule(bound.planned, bound.priced_for)
+            self.summary.function, self.program(), step_schedule(bound.emitted, bound.priced_for)
         )
 
     def compile(

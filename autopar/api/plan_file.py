@@ -49,7 +49,7 @@ class PlanSignature:
     inputs: tuple[tuple[str, tuple[Size, ...], str], ...]
     outputs: tuple[tuple[tuple[Size, ...], str], ...]
     static_argnums: tuple[int, ...] = ()
-    donate_argnums: tuple[int, ...] = ()
+    donate_argnums: tuple[int, ...] | Literal["carried"] = ()
     carry: Literal["auto"] | tuple[tuple[int | str, int | str], ...] | None = "auto"
     while_trips: Annotated[float, Field(gt=0)] = WHILE_TRIPS
     constraints: tuple[Constraint, ...] = ()

@@ -34,7 +34,7 @@ class Runner:
     """
 
     def __init__(self, bound: Bound, devices: Sequence[Any]) -> None:
-        program = bound.planned.program
+        program = bound.emitted.program
         traced = bound.traced
         jax_mesh = bound.jax_mesh(devices)
         keys = Keys(dict(traced.key_inputs), dict(traced.key_outputs))

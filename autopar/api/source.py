@@ -46,7 +46,7 @@ def source_of(bound: Bound, path: Path | None, headline: str) -> str:
 
 
 def _module(bound: Bound, path: Path | None, headline: str) -> Module:
-    program = bound.planned.program
+    program = bound.emitted.program
     name = _identifier(bound.name)
 
     about = [

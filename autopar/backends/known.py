@@ -9,7 +9,7 @@ from autopar.backends.xla_gpu import XlaGpu
 UNKNOWN = Backend()
 XLA_CPU = XlaCpu()
 XLA_GPU = XlaGpu()
-XLA_TPU = Backend("xla_tpu", tiled=True, apart_bytes=0, repeats_random_bits=True)
+XLA_TPU = Backend("xla_tpu", tiled=True, lanes=128, apart_bytes=0, repeats_random_bits=True)
 """Laying arrays end to end takes copies there that are slower than the collective. The compiler joins all-reduces
 itself, into one of several operands, but not gathers."""
 

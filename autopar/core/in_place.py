@@ -8,7 +8,7 @@ from autopar.core.dataflow import until, uses_of
 from autopar.core.graph import OpGraph, OpNode
 from autopar.core.memo import once_per_graph
 
-_OVER_FIRST = ("scatter", "dynamic_update_slice")
+_OVER_FIRST = ("scatter", "dynamic_update_slice", "scan_last")
 
 
 def writes_over_first(op: OpNode) -> bool:

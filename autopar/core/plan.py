@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement, StepKind
@@ -21,6 +22,17 @@ class Stage:
     outputs: tuple[Placement, ...]
 
 
+class DoubleBuffered(NamedTuple):
+    """How many collectives of a scan, by its region, run a round ahead of readers, and how many behind makers.
+
+    Ahead are those that are needed first in a round, behind those whose operands are made last.
+    """
+
+    region: int
+    ahead: int
+    behind: int
+
+
 @dataclass(frozen=True)
 class Plan:
     """A plan of one graph.
@@ -31,7 +43,9 @@ class Plan:
     is what runs once more: the stage is one of the graph rewritten so (`core.recompute.with_recomputed`).
     `communication_weight` is what a second of communicating counts in the sum: less than 1 where a part of it was held
     to hide behind computing, and `hidden_weight` what one of what gathers parameters or reduces gradients counts beside
-    another. `stopped` says what ended the search before its end, "" if nothing did: another run may then find another
+    another. `double_buffered` says which scans communicate for the round after or before, and
+    `in_flight_bytes` what collectives may hold beyond the peak of the program in order; None: that is not decided.
+    `stopped` says what ended the search before its end, "" if nothing did: another run may then find another
     plan. `fingerprint` is that of the graph where the plan is in a file or comes from one, else "": it takes a pass
     over the graph.
     """
@@ -46,6 +60,8 @@ class Plan:
     fingerprint: str = ""
     communication_weight: float = 1.0
     hidden_weight: float = 1.0
+    double_buffered: tuple[DoubleBuffered, ...] | None = None
+    in_flight_bytes: int = 0
 
     @property
     def stage(self) -> Stage:

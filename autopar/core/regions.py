@@ -7,7 +7,13 @@ A control region (scan, while, cond) holds boundary operators only, around regio
     cond   branch_index                branch, branch, ...   cond_result
 
 The operators that enter read outside and make values that the inner regions see; those that leave read inside and make
-values outside. Other values of an inner region are not seen outside; a rematerialised block hides nothing.
+values outside. Other values of an inner region are not seen outside; a rematerialised block hides nothing. A program
+may have slices of another round ("shift") and stacks of one (`passes.double_buffer`); around the scan then stand
+
+    scan_first, scan_start    scan    scan_last
+
+the slice of the first round, zeros for what one before that would leave, and the slice that the last round leaves put
+into a stack.
 """
 
 from __future__ import annotations
@@ -24,6 +30,7 @@ ENTERING = frozenset({"carry_in", "scan_slice", "branch_index"})
 LEAVING = frozenset({"carry_out", "scan_stack", "cond_result"})
 CROSSING = ENTERING | LEAVING
 BOUNDARY = CROSSING | {"while_test"}
+AROUND = frozenset({"scan_first", "scan_start", "scan_last"})
 WHILE_TRIPS = 10.0
 """How often a while loop is held to go round where nothing else is said. A scan says it itself."""
 
@@ -35,13 +42,15 @@ class Region:
     """A span of operators. `parent` is the region around it.
 
     `trips` says how often it runs, on average, for once that its parent does: a body as often as its loop goes round, a
-    branch as probable as it is. `payload` is opaque to every stage but `emit`.
+    branch as probable as it is. `unrolled` says of a scan that its rounds are written out one after another. `payload`
+    is opaque to every stage but `emit`.
     """
 
     id: int
     kind: RegionKind
     parent: int | None = None
     trips: float = 1.0
+    unrolled: bool = False
     payload: object = field(default=None, repr=False, compare=False)
 
 

@@ -46,6 +46,12 @@ class Space:
         found = {op: len(self.inputs) + n for n, op in enumerate(own)}
         return found | {op: found[entering] for op, entering in self.loop_carries}
 
+    @property
+    def copy_variables(self) -> range:
+        """The variables of the copies."""
+        first = len(self.inputs) + sum(1 for candidates in self.strategies if candidates)
+        return range(first, first + len(self.copies))
+
     @cached_property
     def output_variables(self) -> dict[int, int]:
         """The variable of each output, by position; a carried one's is its input's. Literals have none."""

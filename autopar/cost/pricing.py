@@ -19,6 +19,7 @@ from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import StepKind
 from autopar.core.strategy import Exchange, Strategy, StrategyArrays
 from autopar.cost.exchange_costs import cost_beside, exchange_cost, joining_s
+from autopar.cost.lanes import all_filled_up, filled_up
 from autopar.cost.operators.body import body_time_s
 from autopar.cost.operators.fused import (
     Bounds,
@@ -271,9 +272,9 @@ class Roofline:
     Of several operators in one kernel each costs its part of what bounds that (`fused`). Only tensors that reach memory
     count as bytes (`work.materialised`), of these what is read and written (`touched`), and a copy of what is
     lengthened by a halo; an operator none of whose results do is part of another kernel and is not launched. Views are
-    free, but for broadcasts that are written (`work.written_out`). What indices pick takes no less than its runs
+    free, but for broadcasts that are written (`work.written_out`) and what loops copy (`Backend.copied`). What indices pick takes no less than its runs
     (`picked`). A function treated as one operator costs what is in it (`cost.operators.body`). Copies in another order
-    of dims cost what the backend says. No overlap.
+    of dims cost what the backend says; so much more of a part is moved as its last dim is filled up. No overlap.
     """
 
     graph: OpGraph
@@ -315,7 +316,9 @@ class Roofline:
         """One device's share of `op`, which is not free and no function in one."""
         placed = tuple(zip((*op.ins, *op.outs), (*strategy.ins, *strategy.outs), strict=True))
         sizes = [
-            placement.local_size(tensor.shape, self.mesh) * tensor.itemsize
+            placement.local_size(tensor.shape, self.mesh)
+            * tensor.itemsize
+            * filled_up(tensor, placement, self.mesh, self._backend.lanes)
             for tensor, placement in placed
         ]
         if reads_what_it_writes(op):
@@ -360,6 +363,9 @@ class Roofline:
             t.size_bytes // parts
             for t, parts in zip((*op.ins, *op.outs), layout.parts, strict=True)
         ]
+        if self._backend.lanes > 1:
+            shares = all_filled_up(op, strategies, self.mesh, self._backend.lanes)
+            sizes = [mine * share for mine, share in zip(sizes, shares, strict=True)]
         if reads_what_it_writes(op):
             sizes = [np.minimum(mine, sizes[-1]) for mine in sizes]
 
@@ -428,7 +434,7 @@ class Roofline:
 
     @cached_property
     def _written_out(self) -> frozenset[int]:
-        return written_out(self.graph, self._fusing)
+        return written_out(self.graph, self._fusing) | self._backend.copied(self.graph)
 
     def _folds(self, op: OpNode) -> bool:
         """Whether the compiler computes the product before `op` the other way round, where nothing comes between."""

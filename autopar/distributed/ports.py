@@ -14,9 +14,22 @@ def usable_port(host: str, port: int) -> int:
     Raises:
       JobError: if it is in use.
     """
+    with listening(host, port) as server:
+        return server.getsockname()[1]
+
+
+def listening(host: str, port: int, waiting: int = 1) -> socket.socket:
+    """A socket that listens there, as process 0 will; `waiting` connections wait to be accepted.
+
+    Raises:
+      JobError: if the port is in use.
+    """
+    at_all = host == "" and socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if at_all else socket.AF_INET
     try:
-        with socket.create_server((host, port)) as listening:
-            return listening.getsockname()[1]
+        return socket.create_server(
+            (host, port), family=family, backlog=waiting, dualstack_ipv6=at_all
+        )
     except OSError as error:
         reason = os.strerror(error.errno or 0)
         raise JobError(

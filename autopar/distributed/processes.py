@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from pathlib import Path
-from time import sleep
-from types import TracebackType
 
-from autopar._compat import detects_cluster, untyped_jax
+from autopar._compat import backend_is_started, detects_cluster, untyped_jax
+from autopar.distributed.ending import end_at_once_if_failing
+from autopar.distributed.meeting import meet
 from autopar.distributed.ports import usable_port
 from autopar.distributed.variables import ARRIVAL, BIND, COORDINATOR, COUNT, NUMBER
 from autopar.errors import InvalidOption, JobError
 
-# What JAX raises mostly says that another process is gone: that one is to be the first that fails.
-_BLAMING_OTHERS_S = 1.0
 _FOREVER_S = 7 * 24 * 3600
 _MPI_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 _RUNTIME_ERROR: type[Exception] = untyped_jax.errors.JaxRuntimeError
@@ -34,8 +31,8 @@ def init(
     JAX_PROCESS_ID say, which `autopar launch` sets; else what JAX finds of SLURM, Open MPI, Kubernetes or the host of a
     TPU. Where nothing says so this process is alone, and nothing is done; nor is it at a second call.
 
-    A process that fails by an exception later ends at once: JAX would let it wait five minutes for the others, which
-    wait for it.
+    A process that fails later, by an exception or by `sys.exit` of anything but 0, ends at once and with its own exit
+    code: JAX would let it wait five minutes for the others, which wait for it.
 
     Args:
       coordinator_address: host and port at which process 0 listens.
@@ -44,9 +41,9 @@ def init(
       timeout_s: how long to wait for the others. Under `autopar launch` its own option decides.
 
     Raises:
-      InvalidOption: if one of the three is missing or is no number.
+      InvalidOption: if one of the three is missing or is no number, or there is no process of that number.
       JobError: if JAX was used before, process 0 cannot listen at the port, or an MPI started several processes that
-        JAX does not find.
+        JAX does not find; if others did not come in time: named where the three are given.
     """
     if untyped_jax.distributed.is_initialized():
         return
@@ -59,10 +56,12 @@ def init(
     arrival = os.environ.get(ARRIVAL)
     if arrival is not None:
         Path(arrival).touch()
+    elif told is not None and not backend_is_started():
+        _meet(*told, timeout_s=timeout_s)
     limit_s = timeout_s if arrival is None else _FOREVER_S
     _join(*(told or (None, None, None)), limit_s=limit_s)
     if group_size() > 1:
-        _end_at_once_if_failing()
+        end_at_once_if_failing(blaming_others=_RUNTIME_ERROR)
 
 
 def rank() -> int:
@@ -101,7 +100,13 @@ def _told(address: str | None, count: int | None, number: int | None) -> Told | 
     where = str(given[COORDINATOR])
     if not re.fullmatch(r".+:\d+", where):
         raise InvalidOption(f"init: {COORDINATOR} is {where!r}: expected HOST:PORT")
-    return where, _number(COUNT, given[COUNT]), _number(NUMBER, given[NUMBER])
+    processes = _number(COUNT, given[COUNT])
+    own = _number(NUMBER, given[NUMBER])
+    if not 0 <= own < processes:
+        raise InvalidOption(
+            f"init: this is process {own} of {processes}: expected 0 to {processes - 1}"
+        )
+    return where, processes, own
 
 
 def _check_alone() -> None:
@@ -129,7 +134,7 @@ def _number(name: str, value: object) -> int:
 def _join(address: str | None, count: int | None, number: int | None, *, limit_s: float) -> None:
     """`jax.distributed.initialize`; its own detection only where nothing is said."""
     if address is not None and number == 0:
-        _check_port(address)
+        usable_port(*_bind(address))
 
     try:
         untyped_jax.distributed.initialize(
@@ -149,24 +154,13 @@ def _join(address: str | None, count: int | None, number: int | None, *, limit_s
         raise JobError(f"init: {error}") from error
 
 
-def _check_port(address: str) -> None:
-    """Whether this process, number 0, can listen where the others look for it: at all its addresses unless told."""
+def _meet(address: str, count: int, number: int, *, timeout_s: float) -> None:
+    """All processes, before JAX starts."""
+    host, _, port = address.rpartition(":")
+    meet((host.strip("[]"), int(port)), count, number, timeout_s=timeout_s, bind=_bind(address))
+
+
+def _bind(address: str) -> tuple[str, int]:
+    """Where process 0 listens so that the others find it at `address`: at all its addresses unless told."""
     host, _, port = os.environ.get(BIND, f":{address.rpartition(':')[2]}").rpartition(":")
-    usable_port("" if ":" in host else host, _number(COORDINATOR, port))
-
-
-def _end_at_once_if_failing() -> None:
-    """An exception that nothing catches ends this process without what JAX does at exit: to wait for the others."""
-    show = sys.excepthook
-
-    def end(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
-        show(kind, error, where)
-        if hasattr(sys, "ps1"):  # typed at a prompt, which goes on
-            return
-        sys.stdout.flush()
-        sys.stderr.flush()
-        if isinstance(error, _RUNTIME_ERROR):
-            sleep(_BLAMING_OTHERS_S)
-        os._exit(130 if isinstance(error, KeyboardInterrupt) else 1)
-
-    sys.excepthook = end
+    return "" if ":" in host else host, _number(COORDINATOR, port)

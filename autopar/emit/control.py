@@ -19,6 +19,7 @@ Numbered = Sequence[tuple[int, Instruction]]
 Run = Callable[[Numbered, Env, int], None]
 Read = Callable[[Env, int], Array]
 lax = untyped_jax.lax
+jnp = untyped_jax.numpy
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +70,12 @@ class ControlRegion:
             self.read(env, compute.ins[position]), self.program.values[out].placement.varying_axes
         )
 
+    def empty(self, stack: Compute) -> Array:
+        """Zeros for the stack that leaves by `stack`, varying over the axes that it does."""
+        value = self.program.values[stack.outs[0]]
+        shape = value.placement.local_shape(value.tensor.shape, self.program.mesh)
+        return pcast_varying(jnp.zeros(shape, value.tensor.dtype), value.placement.varying_axes)
+
     @property
     def tokens(self) -> tuple[int, ...]:
         """The place of the token, if the region makes ordered calls: a further carry or result."""
@@ -85,24 +92,71 @@ class ControlRegion:
 
 
 def run_scan(control: ControlRegion) -> None:
-    """A scan."""
+    """A scan. Slices of another round are looked up, stacks of one carried, with each slice put where it belongs."""
     carries = control.boundary("carry_in")
-    slices = control.boundary("scan_slice")
     leaving = control.boundary("carry_out")
     stacks = control.boundary("scan_stack")
+    plain = [i for i in stacks if not _shift(i)]
+    shifted = [i for i in stacks if _shift(i)]
+    slices = [i for i in control.boundary("scan_slice") if not _shift(i)]
     ((region, members),) = control.inner("body")
     payload: Any = control.region.payload
+    held = len(carries)
+    filled = held + len(shifted)
 
     def body(carry: Sequence[Array], xs: Sequence[Array]) -> tuple[list[Array], list[Array]]:
-        inside = control.entered([*carry[: len(carries)], *xs, *carry[len(carries) :]])
+        given = [*carry[:held], *_given(control, xs), *carry[filled:]]
+        inside = control.entered(given)
         control.run(members, inside, region)
-        carry = control.with_tokens(inside, [control.operand(inside, i) for i in leaving])
-        return carry, [control.operand(inside, i) for i in stacks]
 
-    init = control.with_tokens(control.env, [control.operand(control.env, i) for i in carries])
+        passed = [control.operand(inside, i) for i in leaving]
+        passed += [
+            _with_slice(stack, control.operand(inside, i), _place(payload, xs[-1], _shift(i)))
+            for i, stack in zip(shifted, carry[held:filled], strict=True)
+        ]
+        made = [control.operand(inside, i) for i in plain]
+        return control.with_tokens(inside, passed), made
+
+    starts = [control.operand(control.env, i) for i in carries]
+    starts += [control.empty(i) for i in shifted]
     xs = [control.read(control.env, i.ins[0]) for i in slices]
-    carry, ys = lax.scan(body, init, xs, **payload)
-    control.leave([*leaving, *stacks], [*carry[: len(leaving)], *ys, *carry[len(leaving) :]])
+    if any(map(_shift, control.boundary("scan_slice"))) or shifted:
+        xs.append(jnp.arange(payload["length"]))
+
+    carry, ys = lax.scan(body, control.with_tokens(control.env, starts), xs, **payload)
+    control.leave([*leaving, *plain, *shifted], [*carry[:held], *ys, *carry[held:]])
+
+
+def _shift(border: Compute) -> int:
+    """Of the slice or stack of which round: 1 for the next one, -1 for the one before; 0: of this one."""
+    return border.op.params.get("shift", 0)
+
+
+def _given(control: ControlRegion, xs: Sequence[Array]) -> list[Array]:
+    """The slices of a round: those that the scan gives, and of other rounds, by the number of this one, the last."""
+    own = iter(xs)
+    return [
+        _slice_at(
+            control.read(control.env, i.ins[0]), _place(control.region.payload, xs[-1], _shift(i))
+        )
+        if _shift(i)
+        else next(own)
+        for i in control.boundary("scan_slice")
+    ]
+
+
+def _place(payload: Any, number: Array, shift: int) -> Array:
+    """The place in a stack of the round so many after that of place `number`; behind the last one that of the last."""
+    way = -shift if payload["reverse"] else shift
+    return jnp.clip(number + way, 0, payload["length"] - 1)
+
+
+def _slice_at(stack: Array, place: Array) -> Array:
+    return lax.dynamic_index_in_dim(stack, place, keepdims=False)
+
+
+def _with_slice(stack: Array, value: Array, place: Array) -> Array:
+    return lax.dynamic_update_index_in_dim(stack, value, place, 0)
 
 
 def run_while(control: ControlRegion) -> None:

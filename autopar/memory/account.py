@@ -13,7 +13,7 @@ from autopar.core.graph import OpNode
 from autopar.core.manual import BORDERS
 from autopar.core.mesh import DeviceMesh
 from autopar.core.program import Compute, Instruction, Ints, Move, ShardedProgram
-from autopar.core.regions import BOUNDARY, LOOPS
+from autopar.core.regions import AROUND, BOUNDARY, LOOPS
 from autopar.core.strategy import Strategy
 from autopar.memory.in_place import in_arguments, kind_of, written_over
 from autopar.ops.exchanged import joined_bytes, lengthening, sent_bytes, turns
@@ -37,7 +37,8 @@ class Account:
     `peak_at` is the position of the instruction at which the peak is reached, `peak_values` what is alive there,
     largest first. `held_bytes` is what is held while each instruction runs. `set_aside_bytes` is what the compiler is
     expected to set aside, where it is known; the peak is at least the most that this may be, but for what a library of
-    products holds (`Backend.shared_workspace_bytes`).
+    products holds (`Backend.shared_workspace_bytes`). `in_flight_bytes` of the peak are for collectives that run beside
+    whole rounds of a loop (`passes.double_buffer`).
     """
 
     compute_time_s: float
@@ -47,6 +48,7 @@ class Account:
     peak_values: tuple[int, ...]
     held_bytes: tuple[int, ...] = field(default=(), repr=False)
     set_aside_bytes: int | None = None
+    in_flight_bytes: int = 0
 
     @property
     def serial_time_s(self) -> float:
@@ -337,7 +339,7 @@ def _anew(program: ShardedProgram, recomputed: Collection[int]) -> Bools:
 def _made_of(program: ShardedProgram, is_meant: Callable[[int], bool]) -> Bools:
     """The values that operators make of tensors of which, by id, something is true; but no inputs and outputs."""
     links = program.links
-    made = links.made[_computes(program)[links.maker]].tolist()
+    made = links.made[_computes_values(program)[links.maker]].tolist()
     found = _marked(
         links.end, [value for value in made if is_meant(program.values[value].tensor.id)]
     )
@@ -392,6 +394,13 @@ def _computes(program: ShardedProgram) -> Bools:
     return np.fromiter(
         [isinstance(i, Compute) for i in program.instructions], np.bool_, len(program.instructions)
     )
+
+
+def _computes_values(program: ShardedProgram) -> Bools:
+    """Which instructions are operators whose results are values of their own: not what a loop carries."""
+    held = {"carry_in", *AROUND}
+    found = [isinstance(i, Compute) and i.op.kind not in held for i in program.instructions]
+    return np.array(found, dtype=np.bool_)
 
 
 def _last_uses(

@@ -9,22 +9,31 @@ from autopar.core.in_place import updates
 from autopar.core.regions import BOUNDARY
 from autopar.ops.traits import traits_of
 
+_UPDATE = {"dynamic_update_slice": 1}
+"""Which operand is written over the first one; of scatters it is the third."""
+
 
 def touched(graph: OpGraph, op: OpNode) -> tuple[float, ...]:
     """The share of each operand, then of each result, that is read or written.
 
     A sort goes over all once for every byte of its keys, as radix sorts do. Of what is sliced or gathered from as many
-    elements are read as there are in the result. What is updated in place is written where the update goes, and not
-    read.
+    elements are read as there are in the result. What is updated in place is written where the update goes, and read
+    there only where the update is added to it. What a loop goes through is read round by round; what it stacks is read so,
+    and written over zeros.
     """
     shares = [1.0] * (len(op.ins) + len(op.outs))
     if op.kind == "sort":
         return (float(sum(key.itemsize for key in op.ins[: op.params["num_keys"]])),) * len(shares)
+    if op.kind == "scan_slice":
+        return (1.0, _share(op.ins[0], op.outs[0]))
+    if op.kind == "scan_stack":
+        return (_share(op.outs[0], op.ins[0]), 2.0)
     if traits_of(op.kind).touches == "slice":
         shares[0] = min(1.0, _share(op.outs[0], op.ins[0]))
     if is_in_place(graph, op):
-        shares[0] = 0.0
-        shares[len(op.ins)] = _share(op.ins[1], op.outs[0])
+        written = _share(op.ins[_UPDATE.get(op.kind, 2)], op.outs[0])
+        shares[0] = written if op.kind.startswith("scatter-") else 0.0
+        shares[len(op.ins)] = written
     return tuple(shares)
 
 
@@ -34,15 +43,11 @@ def reads_what_it_writes(op: OpNode) -> bool:
 
 
 def is_in_place(graph: OpGraph, op: OpNode) -> bool:
-    """Whether `op` updates a slice where it lies (`updates`): all else is copied first.
+    """Whether `op` updates part of its first operand where that lies (`updates`): all else is copied first.
 
     Of what is a view, such as zeros, the result is written whole.
     """
-    return (
-        op.kind == "dynamic_update_slice"
-        and op.id in updates(graph)
-        and not _is_view(graph, op.ins[0])
-    )
+    return op.id in updates(graph) and not _is_view(graph, op.ins[0])
 
 
 def _is_view(graph: OpGraph, tensor: TensorInfo) -> bool:

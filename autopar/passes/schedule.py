@@ -67,6 +67,7 @@ def schedule(
     op_cost: OpCost,
     overlap: Overlap | None,
     held_bytes: Sequence[int] = (),
+    in_flight_bytes: int = 0,
 ) -> StepSchedule:
     """The step that `program` is on one device, on two streams: all devices do the same at once.
 
@@ -74,9 +75,9 @@ def schedule(
     collective is issued as soon as its operands are there, and what reads its results waits for it, as a compiler
     does that hides latencies: gradients are reduced behind the backward pass, parameters gathered ahead of their use.
 
-    The peak of memory stays what it is. What is issued ahead of its place holds its results longer, what ends behind
-    its place its operands: only as far as that fits beside what is held there (`held_bytes`) anyway. Collectives take
-    what is free in the order of the program.
+    The peak of memory stays what it is, but for `in_flight_bytes` more. What is
+    issued ahead of its place holds its results longer, what ends behind its place its operands: only as far as that
+    fits beside what is held there (`held_bytes`) anyway. Collectives take what is free in the order of the program.
 
     A loop or branch in which anything is communicated starts when all before it has ended, each round when the one
     before has, and what is behind it when it has: nothing is issued across its bounds. One that only computes is as
@@ -88,12 +89,13 @@ def schedule(
       overlap: how the streams slow each other; None: one runs after the other, in the order of the program.
       held_bytes: what one device holds at each instruction (`Account.held_bytes`); (): nothing is issued ahead of its
         place or ends behind it.
+      in_flight_bytes: what collectives may hold beyond the most of these (`Account.in_flight_bytes`).
     """
     held = np.asarray(held_bytes, dtype=np.int64)
     issued = program
     if overlap is not None and held.size:
         issued, held = in_issue_order(program, held)
-    made = _Maker(issued, op_cost, overlap, held.max(initial=0) - held)
+    made = _Maker(issued, op_cost, overlap, held.max(initial=0) + in_flight_bytes - held)
     block = made.block(range(len(issued.instructions)), None)
     events = _in_order(block.events, program)
     return StepSchedule(events, block.spans, block.time_s, block.slowed_s)
@@ -230,7 +232,9 @@ class _Maker:
     def _open_windows(self, units: Sequence[_Unit], moves: Sequence[int]) -> Windows:
         """When each collective may be issued and has to have ended, in the order of the program.
 
-        Regions that communicate are no bounds here: they take both streams, so nothing passes them.
+        Regions that communicate are no bounds here: they take both streams, so nothing passes them. Of two collectives,
+        one of which reads what the other makes, no computing waits for the first but what waits for the second: they
+        are on one stream, in this order.
         """
         read = {v for n in moves for v in units[n].reads}
         made = {
@@ -239,18 +243,16 @@ class _Maker:
             if not read.isdisjoint(unit.makes)
             for v in unit.makes
         }
-        awaited = {v for n in moves for v in units[n].makes}
-        needed: dict[int, int] = {}
-        for n in range(len(units) - 1, -1, -1):
-            if not awaited.isdisjoint(units[n].reads):
-                needed.update(dict.fromkeys(units[n].reads, n))
-
+        needed = _first_waiting(units, moves)
         found: dict[int, _Window] = {}
         for n in moves:
-            ready = 1 + max([-1, *(made.get(v, -1) for v in units[n].reads)])
-            first = min([len(units), *(needed.get(v, len(units)) for v in units[n].makes)])
-            found[n] = _Window(self._ahead(units, n, ready), self._behind(units, n, first))
+            makers = [made[v] for v in units[n].reads if v in made]
+            ready = max((found[m].issued if m in found else m + 1 for m in makers), default=0)
+            found[n] = _Window(self._ahead(units, n, ready), self._behind(units, n, needed[n]))
 
+        for n in reversed(moves):  # memory may have one end sooner: so do those that it reads
+            for m in (made[v] for v in units[n].reads if made.get(v) in found):
+                found[m] = found[m]._replace(needed=min(found[m].needed, found[n].needed))
         return found
 
     def _ahead(self, units: Sequence[_Unit], number: int, ready: int) -> int:
@@ -329,6 +331,23 @@ class _Maker:
             slowed = slowed[0] + moved.slowed_s[0], slowed[1] + moved.slowed_s[1]
 
         return _Block(tuple(events), tuple(spans), timing.makespan_s, slowed)
+
+
+def _first_waiting(units: Sequence[_Unit], moves: Sequence[int]) -> dict[int, int]:
+    """The first unit that waits for each of `moves`, itself or for another collective that reads it."""
+    sent = set(moves)
+    awaited = {v for n in moves for v in units[n].makes}
+    needed: dict[int, int] = {}
+    found: dict[int, int] = {}
+    for n in reversed(range(len(units))):
+        waits = n
+        if n in sent:
+            waits = min([len(units), *(needed[v] for v in units[n].makes if v in needed)])
+            found[n] = waits
+        if not awaited.isdisjoint(units[n].reads):
+            needed.update((v, min(needed.get(v, len(units)), waits)) for v in units[n].reads)
+
+    return found
 
 
 class _Piece(NamedTuple):

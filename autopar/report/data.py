@@ -31,13 +31,17 @@ def as_data(
     Beside the fields of a report there are `rivals` and `front`, empty where they are not known.
     """
     fields: dict[str, Any] = json.loads(TypeAdapter(Report).dump_json(report))
-    for name in ("inputs", "outputs", "peak", "uses"):
-        for row in fields[name]:
-            dims, unreduced = parse_placement(row["placement"])
-            row |= {"dims": dims, "unreduced": unreduced}
-
     nodes: list[dict[str, Any]] = [] if report.step is None else fields["step"]["nodes"]
     options: list[dict[str, Any]] = [one for node in nodes for one in node["alternatives"]]
+    inputs: list[dict[str, Any]] = [] if report.step is None else fields["step"]["inputs"]
+    placed: list[dict[str, Any]] = [one for row in inputs for one in row["alternatives"]]
+    tensors: list[dict[str, Any]] = [
+        row for name in ("inputs", "outputs", "peak", "uses") for row in fields[name]
+    ]
+    for row in (*tensors, *placed):
+        dims, unreduced = parse_placement(row["placement"])
+        row |= {"dims": dims, "unreduced": unreduced}
+
     operators: list[dict[str, Any]] = fields["operators"]
     for row in (*operators, *nodes, *options):
         for side in ("in", "out"):

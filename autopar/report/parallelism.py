@@ -100,6 +100,7 @@ class Parallelism:
     expert: tuple[int, ...] = ()
     stages: int = 1
     micro_batches: int = 1
+    rounds: int = 1
 
     def __str__(self) -> str:
         where = [
@@ -129,7 +130,10 @@ class Parallelism:
         ]
 
         if self.stages > 1:
-            found.append(f"{self.stages} pipeline stages of {self.micro_batches} micro-batches")
+            rounds = f" in {self.rounds} rounds" if self.rounds > 1 else ""
+            found.append(
+                f"{self.stages} pipeline stages{rounds} of {self.micro_batches} micro-batches"
+            )
         if self.batch and not self.zero_groups and max(self.batch) > 1:
             found.insert(0, "data parallel")
         return found or ["one device" if self.devices == 1 else "the same on every device"]
@@ -180,6 +184,7 @@ def parallelism(facts: Facts) -> Parallelism:
         expert=tuple(n for n in parts(lambda p: p.expert) if n > 1),
         stages=1 if stages is None else stages.count,
         micro_batches=1 if stages is None else stages.micro_batches,
+        rounds=1 if stages is None else stages.rounds,
     )
 
 
@@ -193,18 +198,31 @@ def _zero(
     if groups:
         return 3, groups, sum(shares[n] for n in groups)
 
-    batch = {axis for product in facts.products for axis in product.batch}
-    kept = {axis for one in parameters for axis in one.axes}
     others = [one for one in facts.state if not one.is_parameter]
+    apart = _split_beyond(others, parameters)
+    apart &= {axis for product in facts.products for axis in product.batch}
     beyond = _shares(
-        others, lambda s: s.size_bytes, lambda s: count(a for a in s.axes if a in batch - kept)
+        others, lambda s: s.size_bytes, lambda s: count(a for a in s.axes if a in apart)
     )
     groups = tuple(sorted(n for n, share in beyond.items() if n > 1 and share >= NOTABLE))
     if not groups or not facts.is_training:
         return 0, (), 1.0
-    split = {axis for one in others for axis in one.axes}
-    scatters = split & set(facts.scattered) & (batch - kept)
-    return (2 if scatters else 1), groups, 1.0
+    return (2 if apart.intersection(facts.scattered) else 1), groups, 1.0
+
+
+def _split_beyond(others: Sequence[State], parameters: Sequence[State]) -> set[str]:
+    """The axes that split more of the bytes of `others` than of `parameters`, by a notable share."""
+
+    def share(of: Sequence[State], axis: str) -> float:
+        return sum(one.size_bytes for one in of if axis in one.axes) / sum(
+            one.size_bytes for one in of
+        )
+
+    axes = {axis for one in others if one.size_bytes for axis in one.axes}
+    kept = [one for one in parameters if one.size_bytes]
+    return {
+        axis for axis in axes if share(others, axis) >= NOTABLE + (share(kept, axis) if kept else 0)
+    }
 
 
 def _shares(

@@ -259,7 +259,8 @@ def _padded(report: Report) -> str:
 
 def _stages(stages: Stages) -> str:
     """How layers are divided among stages, and how much of the time of a stage goes to waste for it."""
-    divided = f"{stages.count} of layers, {stages.micro_batches} micro-batches"
+    rounds = f" in {stages.rounds} rounds" if stages.rounds > 1 else ""
+    divided = f"{stages.count} of layers{rounds}, {stages.micro_batches} micro-batches"
     return f"{divided}; idle in {stages.bubble:.0%} of {stages.ticks} ticks"
 
 

@@ -7,13 +7,15 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from autopar.core.graph import TensorInfo
+from autopar.core.placement import Placement
 from autopar.core.program import Compute, Instruction, Move, ShardedProgram
+from autopar.core.strategy import Strategy
 from autopar.passes.schedule import Event, StepSchedule
 from autopar.report.blocks import function_of, owners_of, phases_and_counts, places_of
 from autopar.report.held import HeldCurve, held_curve
 from autopar.report.layout import is_product
 from autopar.search.dims import origins
-from autopar.search.single_changes import Change, single_changes
+from autopar.search.single_changes import Change, SingleChanges
 from autopar.search.task import Planned
 from cost_models import Cluster, group
 
@@ -38,6 +40,22 @@ class Alternative:
     outs: tuple[str, ...]
     split: int
     costs_s: float
+
+
+@dataclass(frozen=True)
+class InputPlacement:
+    """How an input could lie, and how much more the objective would be then, as of `Alternative`."""
+
+    placement: str
+    costs_s: float
+
+
+@dataclass(frozen=True)
+class StepInput:
+    """An input, by its path, with the cheapest placements that it may have: what the plan chose first."""
+
+    name: str
+    alternatives: tuple[InputPlacement, ...]
 
 
 @dataclass(frozen=True)
@@ -92,6 +110,7 @@ class Step:
     """A step: its nodes in the order of the program, when each of them runs on the two streams, and what is held.
 
     `computing` and `communicating` are the events of the streams, in order: the number of a node, its start and end.
+    `inputs` are those that main nodes read, where their alternatives are known.
     """
 
     nodes: tuple[StepNode, ...]
@@ -99,6 +118,7 @@ class Step:
     communicating: tuple[Span, ...]
     loops: tuple[LoopRow, ...]
     held: HeldCurve
+    inputs: tuple[StepInput, ...] = ()
 
 
 @dataclass
@@ -140,22 +160,34 @@ def step_of(planned: Planned, schedule: StepSchedule, cluster: Cluster | None) -
 
 
 def with_alternatives(step: Step, planned: Planned) -> Step:
-    """The step with the alternatives of its main operators, as far as they are known."""
+    """The step with the alternatives of its main operators and of what they read, as far as they are known."""
     nodes = _Nodes(planned)
     first = dict(nodes.first_operators(step))
-    known = single_changes(planned, {*first.values()})
+    changes = SingleChanges(planned)
+    known = changes.of_operators({*first.values()})
     rows = [
         replace(row, alternatives=_alternatives(row, known.get(first.get(number, -1), ())))
         for number, row in enumerate(step.nodes)
     ]
-    return replace(step, nodes=tuple(rows))
+
+    read = {name for row in step.nodes if row.is_main for name in row.inputs}
+    names = {n: one.name for n, one in enumerate(planned.graph.inputs) if one.name in read}
+    placed = changes.of_inputs(names).items()
+    inputs = tuple(StepInput(names[n], _placements(options)) for n, options in placed)
+    return replace(step, nodes=tuple(rows), inputs=inputs)
 
 
-def _alternatives(row: StepNode, changes: Iterable[Change]) -> tuple[Alternative, ...]:
+def _placements(changes: Iterable[Change[Placement]]) -> tuple[InputPlacement, ...]:
+    """The cheapest, what the plan chose first."""
+    own_first = sorted(changes, key=lambda change: not change.is_own)[: 1 + _ALTERNATIVES]
+    return tuple(InputPlacement(str(change.candidate), change.costs_s) for change in own_first)
+
+
+def _alternatives(row: StepNode, changes: Iterable[Change[Strategy]]) -> tuple[Alternative, ...]:
     """The cheapest ways to place operands and results, what the plan chose first."""
     found: dict[tuple[tuple[str, ...], ...], Alternative] = {}
     for change in changes:
-        strategy = change.strategy
+        strategy = change.candidate
         sides = tuple(map(str, strategy.ins)), tuple(map(str, strategy.outs))
         found.setdefault(sides, Alternative(*sides, strategy.split, change.costs_s))
 

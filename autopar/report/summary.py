@@ -19,7 +19,7 @@ from autopar.report.errors import ErrorShare, error_shares, standard_error_s
 from autopar.report.layout import facts_of
 from autopar.report.parallelism import Parallelism, parallelism
 from autopar.report.placements import ON_HOST
-from autopar.report.step import Step, step_of
+from autopar.report.step import Step
 from autopar.report.throughput import Throughput, throughput
 from autopar.report.units import format_quantity
 from autopar.search.constraints.carried import CarriedGroup, carried_groups
@@ -132,10 +132,10 @@ class Report:
     what was added takes. `loop_parts` is in how many parts loops over samples go on side by side, 1 if none does.
     `stages` says how layers are divided among pipeline stages; None if they are not. `communication_weight` is what a
     second of communicating counts in the objective, `hidden_weight` what one of gathering parameters or reducing
-    gradients does beside that. `parallelism` is the plan in the field's words, `throughput` what
-    goes into a step, `blocks` what runs in it, layers folded, `uses` who reads inputs, `step` what runs as a graph and
-    in time, and what is held meanwhile, `donation` what donating more would save; None and nothing in files of older
-    versions.
+    gradients does beside that. `parallelism` is the plan in the field's words, `throughput` what goes into a step,
+    `blocks` what runs in it, layers folded, `uses` who reads inputs, `donation` what donating more would save. `step`
+    is what runs as a graph and in time, and what is held meanwhile, made for pages and files alone. None and nothing in
+    files of older versions.
     """
 
     function: str
@@ -225,7 +225,10 @@ class Report:
 def step_schedule(planned: Planned, overlapping: Cluster | None) -> StepSchedule:
     """The step of `planned` on two streams, as `overlapping` says; None: one after the other."""
     overlap = None if overlapping is None else overlapping.device.overlap
-    return schedule(planned.program, planned.pricing.op_cost, overlap, planned.account.held_bytes)
+    spent = planned.account
+    return schedule(
+        planned.program, planned.pricing.op_cost, overlap, spent.held_bytes, spent.in_flight_bytes
+    )
 
 
 def step_time_s(planned: Planned, priced_for: Cluster | None) -> float:
@@ -310,8 +313,7 @@ def summarise(
         block_rows(planned, step),
         _uses(planned, known),
         plan.hidden_weight,
-        step_of(planned, step, priced_for),
-        donation(planned),
+        donation=donation(planned),
     )
 
 

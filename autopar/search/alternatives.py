@@ -51,5 +51,9 @@ def _variants(tasks: Sequence[Task]) -> str:
 
 def _divisions(stages: Sequence[Stages]) -> str:
     """All stages and micro-batches as words."""
-    shown = ", ".join(f"{one.count} ({one.micro_batches})" for one in stages)
-    return f", layers in no stages or in stages (micro-batches): {shown}"
+    ways: dict[int, list[str]] = {}
+    for one in stages:
+        rounds = f" x {one.rounds}" if one.rounds > 1 else ""
+        ways.setdefault(one.count, []).append(f"{one.micro_batches}{rounds}")
+    shown = ", ".join(f"{count} ({', '.join(mine)})" for count, mine in ways.items())
+    return f", layers in no stages or in stages (micro-batches x rounds): {shown}"

@@ -1,6 +1,7 @@
 """Front: the best plan for one memory limit after another, from the least peak found up to the fastest plan of all.
 
-All limits are solved on the same candidates and prices. All plans keep everything: recomputation is not looked into.
+All limits are solved on the same candidates and prices. First all plans keep everything; then, on the meshes of these,
+plans are met that compute once more what they do not keep (`front_recompute`), and bounds hold for both.
 What is bounded under a loose limit is bounded under every tighter one.
 
 Small problems are solved anew within every limit, from tight to loose: each starts from the plans met before, which
@@ -11,9 +12,9 @@ keep within it too, and looks for what undercuts them, until it is proven to `fr
 `most` is the peak of the fastest plan within the task's own limit, `least` the smallest peak of a program found, by
 halving what lies between `most` and the least that the Problem needs.
 
-On large ones that would take minutes. There choices and bounds for all limits come of one curve (`along`,
-`solve.curve`), and the limits are the peaks of programs of these choices: the smallest first, then again and again one
-between those two that are furthest apart. Each point says what its gap is.
+On large ones that would take minutes, and so it would where plans may recompute. There choices and bounds for all
+limits come of one curve (`along`, `solve.curve`), and the limits are the peaks of programs of these choices: the
+smallest first, then again and again one between those two that are furthest apart. Each point says what its gap is.
 """
 
 from __future__ import annotations
@@ -29,23 +30,16 @@ from autopar.core.sizes import exact_bytes
 from autopar.errors import AutoparError, InvalidConstraint, NoFeasiblePlan, Unsolved
 from autopar.search.best_bound_first import TIE, RaceResult, race
 from autopar.search.explain_infeasible import explained, refusal
-from autopar.search.front_curve import FrontCurve, Lane
+from autopar.search.front_curve import FrontCurve, Lane, Point
+from autopar.search.front_recompute import FrontAgain
 from autopar.search.mesh_context import MeshContext
 from autopar.search.mesh_search import MeshSearch
-from autopar.search.search import announced, contained, nameable, settled
+from autopar.search.recompute import may_recompute
+from autopar.search.search import announced, contained, find_at, nameable, settled
 from autopar.search.task import Planned, Task, begun
 
 _HALVINGS = 4
 _CP_SAT_WORK = 1.0
-
-
-@dataclass(frozen=True, eq=False)
-class Point:
-    """The best plan found within `limit_bytes`, of the task at `position`; its bound is for that limit."""
-
-    limit_bytes: int
-    position: int
-    planned: Planned
 
 
 def find_front(
@@ -63,29 +57,84 @@ def find_front(
       NoFeasiblePlan: nothing fits in the tasks' own limit.
     """
     sweeps = [_Sweep(_content(task), meshes, ground) for task in begun(tasks)]
-    outer = tasks[0].memory_limit_bytes
     stop = sweeps[0].task.stop
-    try:
-        fastest = _best(sweeps, outer)
-    except NoFeasiblePlan as error:
-        raise explained(error) from None
-
+    fastest = _fastest(sweeps)
     announced(tasks[fastest.position], fastest.planned)
     most = fastest.planned.account.peak_memory_bytes
-    found = [replace(fastest, limit_bytes=most)]
+    fastest = replace(fastest, limit_bytes=most)
+    found = [fastest]
+    recomputing: list[FrontAgain] = []
     try:
         # what came before an interruption stays
         found.extend(_others(sweeps, fastest.planned, points))
+        for again in _recomputing(sweeps, found):
+            recomputing.append(again)
+            found.extend(again.points(fastest.planned, points))
     except KeyboardInterrupt:
         stop.note("keyboard")
 
-    told = thinned(monotone(sorted(found, key=lambda point: (point.limit_bytes, _cost(point)))))
-    return tuple(_stopped(point, str(stop)) for point in _spread(told, points))
+    bounded = [_bounded_by(recomputing, point) for point in found]
+    told = monotone(sorted(bounded, key=lambda point: (point.limit_bytes, _cost(point))))
+    if _cost(told[-1]) == _cost(fastest):
+        # it is known better than what bounds tighter limits too
+        told[-1] = _with_bound(told[-1], fastest.planned.plan.lower_bound_s)
+    return tuple(_stopped(point, str(stop)) for point in _spread(thinned(told), points))
+
+
+def _fastest(sweeps: Sequence[_Sweep]) -> Point:
+    """The fastest plan within the tasks' own limit; where that binds, the one that a search for a single plan finds.
+
+    Raises:
+      NoFeasiblePlan: nothing fits.
+      Unsolved: nothing was met that fits, and it is not proven that nothing does.
+    """
+    limit = sweeps[0].task.memory_limit_bytes
+    may_again = limit is not None and any(may_recompute(sweep.task) for sweep in sweeps)
+    try:
+        fastest = _best(sweeps, None if may_again else limit)
+    except NoFeasiblePlan as error:
+        raise explained(error) from None
+
+    if not may_again or limit is None or fastest.limit_bytes <= limit:
+        return fastest
+    planned = find_at([place for sweep in sweeps for place in sweep.places])
+    graphs = [sweep.task.graph for sweep in sweeps]
+    position = next(n for n, graph in enumerate(graphs) if graph is planned.task.graph)
+    return Point(limit, position, planned)
+
+
+def _recomputing(sweeps: Sequence[_Sweep], found: Sequence[Point]) -> Iterator[FrontAgain]:
+    """What may recompute, on the meshes of the points of each graph."""
+    for position, sweep in enumerate(sweeps):
+        meshes = {p.planned.plan.stage.mesh for p in found if p.position == position}
+        places = [place for place in sweep.places if place.ground.mesh in meshes]
+        again = FrontAgain(sweep.task, position, places)
+        if may_recompute(sweep.task) and not sweep.task.stop.is_over and again.curve.lanes:
+            yield again
+
+
+def _bounded_by(recomputing: Sequence[FrontAgain], point: Point) -> Point:
+    """The point with a bound that holds for plans that recompute too."""
+    proven = [again.bound_s(point.limit_bytes) for again in recomputing]
+    return _with_bound(point, min([point.planned.plan.lower_bound_s, *proven]))
+
+
+def _with_bound(point: Point, bound_s: float) -> Point:
+    plan = replace(point.planned.plan, lower_bound_s=bound_s)
+    return replace(point, planned=replace(point.planned, plan=plan))
 
 
 def _others(sweeps: Sequence[_Sweep], fastest: Planned, points: int) -> Iterator[Point]:
-    """The points of less memory than the fastest plan, until the search is stopped."""
+    """The points that keep everything, of less memory than the fastest plan, until the search is stopped.
+
+    None, where those that may recompute hold them all: on a single mesh.
+    """
     stop = sweeps[0].task.stop
+    if all(sweep.is_large and len(sweep.places) == 1 for sweep in sweeps) and all(
+        may_recompute(sweep.task) for sweep in sweeps
+    ):
+        return
+
     if any(sweep.is_large for sweep in sweeps):
         for sweep in sweeps:
             sweep.is_along = True
@@ -317,8 +366,9 @@ class _Sweep:
 
     @property
     def is_large(self) -> bool:
-        """Whether the problems of all meshes are too large to be solved anew for every limit, unless fully."""
-        return bool(self.task.options.front_gap) and self.along.is_worth_it
+        """Whether problems are too large to be solved anew for every limit, unless fully: those that recompute are."""
+        is_worth_it = may_recompute(self.task) or self.along.is_worth_it
+        return bool(self.task.options.front_gap) and is_worth_it
 
     @cached_property
     def along(self) -> FrontCurve:

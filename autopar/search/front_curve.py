@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from math import inf, log
 
 from autopar.search.best_bound_first import TIE
+from autopar.search.equal_layers import EqualLayersSolve
 from autopar.search.limited_solve import LimitedSolve
 from autopar.search.task import Planned
-from autopar.solve import Infeasible
+from autopar.solve import Infeasible, Solution
 from autopar.solve.parametric.archive import Met, Pareto
 from autopar.solve.parametric.dual_curve import DualCurve
 
@@ -19,6 +20,15 @@ _MOST_ANEW = 10_000  # entries of all edges of problems that are solved anew wit
 _TRIES = 3  # to keep a program within a limit
 _LESS = 0.99  # of what was asked for, at most, where a program exceeds the limit
 _SPARE = 1.5  # times as many programs as points: some need as much as others that cost less
+
+
+@dataclass(frozen=True, eq=False)
+class Point:
+    """The best plan found within `limit_bytes`, of the task at `position`; its bound is for that limit."""
+
+    limit_bytes: int
+    position: int
+    planned: Planned
 
 
 @dataclass(frozen=True)
@@ -34,12 +44,15 @@ class _Told:
 class Lane:
     """One attempt along all memory limits; `known_s` bounds all its plans, whatever the limit.
 
-    It is `drawn` once it was looked into. No plan costs less than `bound_s` then; before that, than `known_s`.
+    It is `drawn` once it was looked into. No plan costs less than `bound_s` then; before that, than `known_s`. Where
+    layers repeat, choices may come of `alike`, which places them alike: it is much smaller. Bounds never do.
     """
 
     attempt: LimitedSolve
     known_s: float
+    alike: EqualLayersSolve | None = None
     _curves: list[DualCurve] = field(default_factory=list[DualCurve], init=False)
+    _lifted: dict[Met, Solution] = field(default_factory=dict[Met, Solution], init=False)
     _refused: bool = field(default=False, init=False)
 
     @property
@@ -64,13 +77,23 @@ class Lane:
             return []
 
         curve.prove()
-        if not known.met or any(
-            curve.bound(met.peak) < met.cost * (1 - enough) for met in known.met
-        ):
-            curve.choose()
-
         self._curves.append(curve)
+        is_enough = known.met and all(
+            curve.bound(met.peak) >= met.cost * (1 - enough) for met in known.met
+        )
+        if is_enough:
+            return curve.choices()
+        if self.alike is not None:
+            return [*self._chosen_alike(self.alike, curve.wanted), *curve.choices()]
+        curve.choose()
         return curve.choices()
+
+    def _chosen_alike(self, alike: EqualLayersSolve, wanted: Callable[[], bool]) -> list[Met]:
+        """The choices met that place layers alike."""
+        small = DualCurve(alike.problem(0.0), alike.task.options.solver, wanted)
+        small.draw()
+        self._lifted |= {met: alike.lifted(small.solved(met)) for met in small.choices()}
+        return list(self._lifted)
 
     def bound_s(self, limit: int) -> float:
         """What no plan within `limit` undercuts."""
@@ -81,7 +104,7 @@ class Lane:
 
     def planned(self, met: Met) -> Planned:
         """The plan of a choice met here."""
-        return self.attempt.planned(self._curves[0].solved(met))
+        return self.attempt.planned(self._lifted.get(met) or self._curves[0].solved(met))
 
     def bounded(self, planned: Planned, limit: int) -> Planned:
         """A plan met here with the witness of its bound for a limit that it keeps within."""

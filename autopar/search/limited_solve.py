@@ -19,6 +19,7 @@ from autopar.memory.account import Account, Lives, account, lives_of
 from autopar.ops.fusion import materialised, recomputed
 from autopar.ops.workspace import workspace_bytes
 from autopar.passes.pipeline import build_program
+from autopar.search.batch_rows import with_rows_split
 from autopar.search.constraints.restriction import Restriction, each_alone
 from autopar.search.explain_infeasible import Moments, blame
 from autopar.search.mesh_context import MeshContext
@@ -76,9 +77,9 @@ class LimitedSolve:
         """
         problem = self.problem(limit_bytes)
         if limit_bytes is None:
-            return replace(
-                self.planned(self._without_limit(problem, options, below)), problem=problem
-            )
+            found = self._without_limit(problem, options, below)
+            found = with_rows_split(self, problem, found, found.lower_bound)
+            return replace(self.planned(found), problem=problem)
         for refused, reason in self._refused:
             if limit_bytes <= refused:
                 raise reason
@@ -244,6 +245,7 @@ class LimitedSolve:
             ground,
             counted_bytes=solution.peak,
             solution=solution,
+            attempt=self,
         )
 
     @property

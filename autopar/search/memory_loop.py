@@ -98,7 +98,7 @@ class MemoryLoop(Tried):
         """
         self._refute(self._least_use)
         try:
-            self._search()
+            self.search()
             self._learn(self._lessons)
             self._solve()
             if not self.fitting:
@@ -125,7 +125,7 @@ class MemoryLoop(Tried):
           Infeasible: proven: there is no choice at all.
         """
         before = peak_of(self.smallest)
-        self._search()
+        self.search()
         if self._entries <= _MOST_PRICED and peak_of(self.smallest) >= before:
             self._learn(_DESCENT_LESSONS)
         return self
@@ -184,8 +184,13 @@ class MemoryLoop(Tried):
 
     # choices at prices ------------------------------------------------------------------------------------------------
 
-    def _search(self) -> None:
-        """Makes programs of choices about the limit, then of those that count what programs there do."""
+    def search(self) -> None:
+        """Makes programs of choices about the limit, then of those that count what programs there do.
+
+        Raises:
+          NoFeasiblePlan: proven that none keeps within the limit.
+          NothingCheaper: proven that no plan costs less than `below`.
+        """
         self.turn_to_limit()
         self._refute(self.focus.least_peak)
         self._make_next()

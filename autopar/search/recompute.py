@@ -20,6 +20,7 @@ import numpy as np
 
 from autopar.core.dataflow import Dataflow, dataflow, group_of
 from autopar.core.graph import OpGraph
+from autopar.core.memo import once_per_graph
 from autopar.core.placement import Placement
 from autopar.core.plan import Plan, Stage
 from autopar.core.recompute import Key, Recomputed, Rewritten, with_recomputed
@@ -76,19 +77,16 @@ def or_recomputed(
     if not bound_by or bound_by[0][0] * (1 + worth) >= finish.objective:
         return finish, ()
 
-    rewritten = dict[int, Rewritten | None]()  # by graph
     tried = set[int]()
     known = [-inf] * len(places)
     for bound, n, (attempt, free) in bound_by:
         graph = places[n].task.graph
         if reaches(max(bound, known[n]), finish.objective, options.gap_tolerance):
             continue
-        if id(graph) not in rewritten:
-            rewritten[id(graph)] = _with_twins(graph)
-        with_twins = rewritten[id(graph)]
-        if with_twins is None:
+        twins = with_twins(graph)
+        if twins is None:
             continue
-        again = recompute_solve(places[n].task, attempt, with_twins)
+        again = recompute_solve(places[n].task, attempt, twins)
         found = _better(again, limit, free, n, finish)
         if found is not None:
             finish = found
@@ -100,7 +98,8 @@ def or_recomputed(
     return replace(finish, bounds=bounds), tuple(sorted(tried))
 
 
-def _with_twins(graph: OpGraph) -> Rewritten | None:
+@once_per_graph
+def with_twins(graph: OpGraph) -> Rewritten | None:
     """The graph with all that may be computed once more; None if there is nothing."""
     found = recomputable(graph)
     return with_recomputed(graph, found, residuals=True) if found else None
@@ -345,6 +344,7 @@ class RecomputeSolve(LimitedSolve):
             self.base,
             counted_bytes=counted,
             rewritten=final.graph,
+            attempt=self,
         )
 
         return replace(found, solution=solution)

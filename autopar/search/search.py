@@ -19,10 +19,12 @@ from autopar.cost.exchange_costs import exchange_cost
 from autopar.cost.pricing import pack_price, restricted
 from autopar.errors import AutoparError, PlanFileError
 from autopar.passes.pipeline import build_program, program_states, write_dump
+from autopar.search.batch_rows import within_limit_with_rows_split
 from autopar.search.best_bound_first import TIE, Entrant, RaceResult, race, reaches
 from autopar.search.constraints.narrowing import axes_of
 from autopar.search.constraints.records import show, step_kinds_of
 from autopar.search.constraints.restriction import can_name, holds
+from autopar.search.double_buffering import check_stated
 from autopar.search.explain_infeasible import explained, refusal
 from autopar.search.limited_solve import WORTH, account_of
 from autopar.search.mesh_context import MeshContext
@@ -269,7 +271,7 @@ def settled(
         stopped=str(task.stop),
     )
 
-    return replace(planned, plan=plan)
+    return within_limit_with_rows_split(replace(planned, plan=plan))
 
 
 def contained(task: Task, grounds: Sequence[MeshContext]) -> list[list[int]]:
@@ -409,6 +411,7 @@ def _restored(task: Task, plan: Plan) -> Planned:
         pack_price(pricing),
         partial(exchange_cost, pricing),
     )
+    check_stated(program, plan.double_buffered or ())
     spent = account_of(graph, program, pricing)
     return Planned(
         task, plan, program, spent, pricing, ground, rewritten=graph if plan.recomputed else None

@@ -8,7 +8,7 @@ from functools import cached_property
 from math import isfinite
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from autopar.core.dataflow import Dataflow
 from autopar.core.graph import OpGraph
@@ -27,6 +27,9 @@ from autopar.search.progress import OnProgress, SearchProgress
 from autopar.search.resolve import FindRule, no_rule
 from autopar.solve import Problem, Solution, SolveOptions
 from autopar.solve.problem.stop import StopToken, now
+
+if TYPE_CHECKING:
+    from autopar.search.limited_solve import LimitedSolve
 
 GAP_TOLERANCE = 5e-3
 """Of the objective. Prices are 5 to 20 % off: half a percent is worth a second; to prove the rest may take minutes."""
@@ -153,7 +156,8 @@ class Planned:
     `task` and `ground` are what it may be searched anew from; `unlimited` is the best plan without a memory limit,
     where it is known and is not this one; `is_unlimited` says that it is known to be this one. `counted_bytes` is the
     peak of what the Problem with a limit counts, at most that of the program; `solution` is what the solver gave for
-    `problem`, where it did. `rewritten` is the graph that computes once more what the plan says, where that says so.
+    `problem`, where it did, and `attempt` what makes plans of other choices of it. `rewritten` is the graph that
+    computes once more what the plan says, where that says so.
     """
 
     task: Task
@@ -168,6 +172,7 @@ class Planned:
     solution: Solution | None = None
     problem: Problem | None = None
     rewritten: OpGraph | None = None
+    attempt: LimitedSolve | None = field(default=None, repr=False)
 
     @property
     def graph(self) -> OpGraph:

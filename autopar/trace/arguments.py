@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from autopar import _compat
 from autopar._compat import untyped_jax
@@ -16,6 +16,9 @@ from autopar.trace.keys import data_dtype, data_shape
 
 Donated = Sequence[int | str]
 """Positions of arguments, and names of those passed by name."""
+CARRIED: Literal["carried"] = "carried"
+"""In the place of `donate_argnums`: every array whose place a result takes is donated, and no other."""
+DonateArgnums = int | Sequence[int] | Literal["carried"]
 
 
 @dataclass(frozen=True)
@@ -95,12 +98,17 @@ def function_name(function: Callable[..., Any]) -> str:
     return str(getattr(inner, "__name__", type(inner).__name__))
 
 
-def positions(numbers: int | Sequence[int], count: int, what: str) -> tuple[int, ...]:
+def positions(numbers: DonateArgnums, count: int, what: str) -> tuple[int, ...]:
     """Argument numbers in order, negative ones counted from the end, without those of arguments that are not passed.
+
+    `CARRIED` names no arguments, but arrays that only a trace knows.
 
     Raises:
       TraceError: if one of them is no number.
     """
+    if numbers == CARRIED:
+        return ()
+
     given = (numbers,) if isinstance(numbers, int) else tuple(numbers)
     for number in given:
         if not isinstance(number, int):  # pyright: ignore[reportUnnecessaryIsInstance]

@@ -17,7 +17,15 @@ from autopar.core.mesh import DeviceMesh
 from autopar.core.regions import WHILE_TRIPS
 from autopar.core.stages import Stages
 from autopar.errors import AutoparError, TraceError
-from autopar.trace.arguments import Arguments, Donated, function_name, positions, read_arguments
+from autopar.trace.arguments import (
+    CARRIED,
+    Arguments,
+    DonateArgnums,
+    Donated,
+    function_name,
+    positions,
+    read_arguments,
+)
 from autopar.trace.carry import Carry, Results, find_carry
 from autopar.trace.draft import Draft, DraftOp, Surroundings
 from autopar.trace.finish import GraphParts, Padding, numbered
@@ -129,13 +137,14 @@ class GraphOptions(TypedDict, total=False):
     """How a graph is made of what was captured.
 
     `donate_argnums` and `donate_argnames` are arguments whose buffers may be reused for results: positions, and names
-    of those passed by name. `carry` says which results become the next call's inputs (`find_carry`), `while_trips` how
-    often a while loop goes round, whose trips only its run can tell, `padding` what sizes of dims become inside
-    (`padding.padded_sizes`), `loop_parts` into how many parts, at most, the rounds of a loop over samples are divided
-    (`trace.loop_parts`), `stages` how its layers were divided when it was captured.
+    of those passed by name; "carried" are the inputs that `carry` pairs with results. `carry` says which results become
+    the next call's inputs (`find_carry`), `while_trips` how often a while loop goes round, whose trips only its run can
+    tell, `padding` what sizes of dims become inside (`padding.padded_sizes`), `loop_parts` into how many parts, at
+    most, the rounds of a loop over samples are divided (`trace.loop_parts`), `stages` how its layers were divided when
+    it was captured.
     """
 
-    donate_argnums: int | Sequence[int]
+    donate_argnums: DonateArgnums
     donate_argnames: Sequence[str]
     carry: Carry
     while_trips: float
@@ -183,6 +192,11 @@ def graph_of(captured: Capture, **options: Unpack[GraphOptions]) -> Traced:
     draft = walked.draft
     inputs = walked.inputs
     pairs = find_carry(options.get("carry", "auto"), arguments, results, donated)
+    taken = (
+        _carried_inputs(fn, pairs)
+        if donate_argnums == CARRIED
+        else _donated_inputs(donated, arguments)
+    )
     raw_keys = {i for i, tensor in enumerate(inputs) if tensor.id in draft.raw_keys}
     state = raw_keys.union(
         fn.state if isinstance(fn, FlatFunction) else known_state(arguments, results, pairs)
@@ -190,7 +204,7 @@ def graph_of(captured: Capture, **options: Unpack[GraphOptions]) -> Traced:
     resting = frozenset(tensor.id for i, tensor in enumerate(inputs) if i in state)
     parts = numbered(draft, inputs, walked.ops, walked.outputs, Padding(padding, resting))
     graph = replace(
-        on_one_mesh(_graph(parts, pairs, arguments, results, state, donated)),
+        on_one_mesh(_graph(parts, pairs, arguments, results, state, taken)),
         padding=tuple(padding.items()),
         stages=options.get("stages"),
     )
@@ -267,7 +281,7 @@ def _graph(
     arguments: Arguments,
     results: Results,
     state: set[int],
-    donated: Donated,
+    donated: tuple[int, ...],
 ) -> OpGraph:
     return OpGraph(
         ops=parts.ops,
@@ -276,7 +290,7 @@ def _graph(
         carry=carry,
         regions=parts.regions,
         batch_inputs=_batch_inputs(parts.inputs, arguments, state),
-        donated=_donated_inputs(donated, arguments),
+        donated=donated,
         key_inputs=tuple(i for i, _ in _keys(arguments.avals)),
         key_outputs=tuple(i for i, _ in _keys(results.avals)),
         output_names=tuple(f"output{path or '[0]'}" for path in results.names),
@@ -291,6 +305,20 @@ def _donated_inputs(donated: Donated, arguments: Arguments) -> tuple[int, ...]:
     return tuple(
         i for argument in arguments.traced if argument.is_one_of(donated) for i in argument.inputs
     )
+
+
+def _carried_inputs(fn: Callable[..., Any], pairs: Pairs) -> tuple[int, ...]:
+    """The flat inputs whose place results take.
+
+    Raises:
+      TraceError: there are none.
+    """
+    if not pairs:
+        raise TraceError(
+            f"donate_argnums is {CARRIED!r}, but no result of {function_name(fn)} takes the place of an argument: name "
+            f"the arguments whose memory results may take, or say by carry= which results take their place"
+        )
+    return tuple(sorted(position for _, position in pairs))
 
 
 def _batch_inputs(

@@ -117,7 +117,9 @@ class Draft:
         payload: dict[str, Any] | None = None,
     ) -> int:
         """A new region in `parent`; its number."""
-        self.regions.append(Region(len(self.regions), kind, parent, trips, payload))
+        named = payload or {}
+        unrolled = kind == "scan" and named["unroll"] >= named["length"] > 0
+        self.regions.append(Region(len(self.regions), kind, parent, trips, unrolled, payload))
         return len(self.regions) - 1
 
 

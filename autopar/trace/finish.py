@@ -9,6 +9,7 @@ from typing import Any
 
 from autopar.core.graph import CONSTANT, OpNode, Phase, TensorInfo
 from autopar.core.regions import CONTROL, Region, RegionTree
+from autopar.trace.accumulated import accumulated
 from autopar.trace.draft import Draft, DraftOp
 from autopar.trace.merge import merged
 from autopar.trace.moving import composed
@@ -59,7 +60,7 @@ def numbered(
         ops, _ = _live_operators(ops, draft.regions, outputs)
         ops, outputs = padded(draft, ops, inputs, outputs, padding.sizes, padding.state)
 
-    ops, live = _live_operators(ops, draft.regions, outputs)
+    ops, live = _live_operators(accumulated(ops, outputs), draft.regions, outputs)
     ops, outputs = merged(ops, outputs)
     ops = near(ops)
     constants = [(value, tensor) for value, tensor in draft.constants.values() if tensor.id in live]

@@ -341,7 +341,11 @@ class Walker:
         return outs
 
     def remat(self, eqn: Any, ins: Tensors, place: Surroundings) -> Tensors:
-        """The body of a rematerialised block, in a region of its own."""
+        """The body of a rematerialised block, in a region of its own; in none where XLA may merge it with the rest."""
+        prevents: bool | Sequence[bool] = eqn.params["prevent_cse"]
+        if not (prevents if isinstance(prevents, bool) else any(prevents)):
+            return self.inline(eqn, eqn.params["jaxpr"], ins, place)
+
         payload = {name: value for name, value in eqn.params.items() if name != "jaxpr"}
         region = self.draft.region("remat", place.region, payload=payload)
         return self.inline(eqn, eqn.params["jaxpr"], ins, replace(place, region=region))

@@ -90,6 +90,12 @@ ARGUMENTS: list[tuple[dict[str, Any], str]] = [
         "static_argnames names argument 'y', which layer does not take by name",
     ),
     ({"donate_argnames": ("w", 3)}, r"donate_argnames is \('w', 3\): pass the names of arguments"),
+    ({"donate_argnums": "w"}, "donate_argnums is 'w': pass the positions .* or 'carried'"),
+    ({"donate_argnums": "carried"}, "no result of layer takes the place of an argument"),
+    (
+        {"donate_argnums": "carried", "donate_argnames": "w"},
+        "donate_argnums is 'carried', and donate_argnames 'w': pass one of both",
+    ),
     ({"static_argnames": "w", "donate_argnums": 0}, "argument 0 is both static and donated"),
     ({"static_argnums": 0, "donate_argnums": 0}, "argument 0 is both static and donated"),
     ({"carry": "yes"}, r"carry must be 'auto', None or pairs of \(result, argument\), not 'yes'"),

@@ -102,7 +102,7 @@ def test_a_limit_that_binds_is_kept(session: autopar.Session) -> None:
     )
 
 
-def test_a_limit_on_a_large_function_is_answered_from_the_curve(
+def test_a_limit_on_a_large_function_is_answered_by_what_is_met_about_it(
     session: autopar.Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_FEW_OPERATORS", 0)

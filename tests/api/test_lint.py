@@ -15,7 +15,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import autopar
-from autopar.errors import InvalidMesh, InvalidOption, TraceError
+from autopar.errors import InvalidMesh, InvalidOption, SignatureMismatch, TraceError
 from autopar.inspect.lines import located_collectives
 
 HERE = Path(__file__)
@@ -180,6 +180,25 @@ def test_a_users_own_shard_map_is_no_finding() -> None:
     found = autopar.lint(own, struct(256, 512), struct(512, 1024), cluster="cpu8")
     assert found.collectives >= 2
     assert not [one for one in found.findings if one.kind == "redistribution"]
+
+
+def test_a_shard_map_is_compared_with_the_plan_of_the_same_function_without() -> None:
+    def body(x: Any, w: Any) -> Any:
+        return x @ jax.lax.all_gather(w, ("data", "model"), axis=1, tiled=True)
+
+    rows = P(("data", "model"))
+    specs = rows, P(None, ("data", "model"))
+    mapped = jax.shard_map(body, mesh=mesh(), in_specs=specs, out_specs=rows)
+    shapes = struct(4096, 64), struct(64, 512)
+    alike = autopar.lint(jax.jit(mapped), *shapes, cluster="cpu8")
+    assert not [one for one in alike.findings if one.kind == "redistribution"]
+    found = autopar.lint(jax.jit(mapped), *shapes, plain=jnp.matmul, cluster="cpu8")
+    (one,) = [one for one in found.findings if one.kind == "redistribution"]
+    assert (one.plan_size_bytes, one.size_bytes) == (0, 64 * 512 * 4)
+    with pytest.raises(
+        SignatureMismatch, match=r"plain gives float32\[64, 512\].*float32\[4096, 5"
+    ):
+        autopar.lint(jax.jit(mapped), *shapes, plain=lambda _, w: w, cluster="cpu8")
 
 
 def test_loops_count_as_often_as_they_go_round() -> None:

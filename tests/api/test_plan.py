@@ -380,6 +380,20 @@ def test_donating_the_state_saves_its_memory() -> None:
         autopar.plan(
             step, arrays(PARAMS), X, cluster="cpu8", mesh=MESH, donate_argnums=donated
         ).peak_memory_bytes
-        for donated in ((), 0)
+        for donated in ((), 0, "carried")
     ]
-    assert peaks[1] < peaks[0]
+    assert peaks[2] == peaks[1] < peaks[0]
+
+
+def test_what_is_carried_is_gone_after_a_call_and_the_rest_is_not(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"cluster": SLOW, "mesh": MESH, "donate_argnums": "carried"}
+    compiled = saved(autopar.plan(step, PARAMS, X, **options), tmp_path).compile(step)
+    state = arrays(PARAMS)
+    rows = jnp.asarray(X)
+    found = compiled(state, rows)
+    assert_same(found, jax.jit(step)(PARAMS, X))
+    assert all(leaf.is_deleted() for leaf in jax.tree.leaves(state))
+    assert not rows.is_deleted()
+    (donated, not_donated), _ = compiled.lower(PARAMS, X).args_info
+    assert all(leaf.donated for leaf in jax.tree.leaves(donated))
+    assert not not_donated.donated

@@ -13,6 +13,7 @@ from jax import lax
 from autopar.core.dataflow import dataflow
 from autopar.core.graph import OpGraph, OpNode
 from autopar.core.mesh import DeviceMesh
+from autopar.core.placement import Placement
 from autopar.core.strategy import Strategy
 from autopar.cost.assemble import assemble
 from autopar.cost.cached_pricing import Remembered
@@ -45,11 +46,29 @@ def graph_of(fn: Any, *shapes: tuple[int, ...]) -> OpGraph:
 GRAPHS = {"convolution": lambda: graph_of(convolve, (8, 16, 16, 8), (3, 3, 8, 16))}
 PRICINGS = {
     "roofline": lambda graph: Roofline(graph, MESH, CLUSTER),
+    "lanes": lambda graph: Roofline(graph, MESH, load_cluster("tpu-v5e-2x4")),
     "restricted": lambda graph: restricted(
         Roofline(graph, MESH, CLUSTER), ("all_gather", "all_reduce", "slice")
     ),
     "remembered": lambda graph: Remembered(Roofline(graph, MESH, CLUSTER), graph),
 }
+
+
+def test_parts_of_a_last_dim_are_filled_up_to_whole_lanes_on_tpus() -> None:
+    """Of 128 columns 16 are moved as 128, of 1024 a part of 128 as it is; rows are none the dearer."""
+    cluster = load_cluster("tpu-v5e-2x4")
+
+    def moving_s(shape: tuple[int, int], dim: int) -> float:
+        graph = graph_of(lambda x: -x, shape)
+        placed = Placement(tuple(("x", "y") if n == dim else () for n in range(2)))
+        cost = Roofline(graph, MESH, cluster).op_cost(
+            graph.ops[0], Strategy((placed,), (placed,), split=8)
+        )
+        return cost - cluster.device.launch_s
+
+    assert moving_s((4096, 128), 1) == pytest.approx(8 * moving_s((4096, 128), 0))
+    assert moving_s((4096, 1024), 1) == pytest.approx(moving_s((4096, 1024), 0))
+    assert moving_s((4096, 1376), 1) == pytest.approx(moving_s((4096, 1376), 0) * 8 * 256 / 1408)
 
 
 def test_equal_operators_are_priced_once() -> None:

@@ -110,9 +110,13 @@ def test_copies_on_devices_of_one_process_are_compared() -> None:
             {"JAX_COORDINATOR_ADDRESS": "a", "JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "0"},
             "JAX_COORDINATOR_ADDRESS is 'a': expected HOST:PORT",
         ),
+        (
+            {"JAX_COORDINATOR_ADDRESS": "a:1", "JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "2"},
+            "this is process 2 of 2: expected 0 to 1",
+        ),
     ],
 )
-def test_half_of_what_is_needed_is_refused(
+def test_variables_that_make_no_sense_are_refused(
     variables: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in variables.items():
@@ -162,25 +166,38 @@ def test_a_port_that_process_0_cannot_have_is_named() -> None:
 
 
 def test_a_process_that_fails_ends_without_waiting_for_the_others(tmp_path: Path) -> None:
-    """And is the one that is named, though the other fails for want of it; its exit code is kept."""
+    """And is the one that is named, though the other fails for want of it; its own exit code is kept."""
     script = f"""{JOINING}
 if distributed.rank() == 1:
-    raise ValueError("lost")
+    import sys
+    print("lost", file=sys.stderr)
+    sys.exit(7)
 sync_global_devices("again")
 """
     done = launched(tmp_path, script, "-n", 2)
-    assert done.code == 1
-    assert "rank 1 ended with exit code 1" in done.err
-    assert done.err.rstrip().endswith("ValueError: lost")
+    assert done.code == 7
+    assert "rank 1 ended with exit code 7" in done.err
+    assert done.err.rstrip().endswith("lost")
 
 
-@pytest.mark.skipif(shutil.which("mpirun") is None, reason="there is no mpirun on this machine")
-def test_open_mpi_starts_the_same_script(tmp_path: Path) -> None:
+AS_ROOT = ("--allow-run-as-root",) if os.geteuid() == 0 else ()
+LAUNCHERS = {
+    "mpirun": (("mpirun", "--version"), ("mpirun", "--oversubscribe", *AS_ROOT, "-n", "2")),
+    "srun": (("scontrol", "ping"), ("srun", "--overcommit", "--ntasks=2", "--kill-on-bad-exit=1")),
+}
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_another_launcher_starts_the_same_script(launcher: str, tmp_path: Path) -> None:
+    """And says which code a process fails with, whose others it stops."""
+    asked, command = LAUNCHERS[launcher]
+    if shutil.which(asked[0]) is None or run(*asked).code != 0:
+        pytest.skip(f"there is no {launcher} on this machine, or nothing that it could ask")
     script = tmp_path / "train.py"
-    script.write_text(JOINING)
-    options = ("--oversubscribe", *(("--allow-run-as-root",) if os.geteuid() == 0 else ()))
-    done = run("mpirun", *options, "-n", "2", sys.executable, str(script))
-    assert done.code == 0, done.err
+    script.write_text(f"{JOINING}\nif distributed.rank() == 1:\n    import sys\n    sys.exit(7)\n")
+    done = run(*command, sys.executable, str(script))
+    assert done.code != 0
+    assert re.search(r"(?i)exit code:?\s+7\b", done.err), done.err
     said = re.findall(r"rank \d of \d, \d devices", done.out)  # mpirun may join lines
     assert sorted(said) == ["rank 0 of 2, 2 devices", "rank 1 of 2, 2 devices"]
 

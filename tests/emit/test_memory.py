@@ -14,7 +14,8 @@ from autopar.backends.xla_cpu import predict
 from autopar.backends.xla_gpu import CUBLAS_BYTES
 from autopar.inspect.hlo import peak_memory_bytes
 from autopar.ops.workspace import workspace_bytes
-from benchmarks.memory_models import MODELS, conv, descends
+from benchmarks.memory_models import MODELS, descends
+from benchmarks.models import conv
 from benchmarks.models import cross_entropy, max_pool
 
 pytestmark = pytest.mark.usefixtures("fused_as_ever")

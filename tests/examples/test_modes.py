@@ -136,6 +136,21 @@ def test_collectives_by_hand_are_priced_listed_and_compiled() -> None:
     assert "exchange all_to_all" in " ".join(by_hand.diff(searched).split())
 
 
+def test_collectives_by_hand_are_linted_by_what_the_search_finds() -> None:
+    """Each line that moves what the plan leaves where it is, with its price; of reductions that they cost more."""
+    pair, by_hand, searched = pair_of("collectives")
+    found = pair.findings()
+    lines = (EXAMPLES / "collectives.py").read_text().splitlines()
+    moved = {one.line: one for one in found.findings if one.kind == "redistribution"}
+    words = [lines[number - 1].split("lax.")[1].partition("(")[0] for number in sorted(moved)]
+    assert words == ["all_gather", "ppermute", "all_to_all"]
+    assert all(one.file.endswith("collectives.py") and one.time_s > 0 for one in moved.values())
+    assert found.plan_communication_time_s == 0
+    total = sum(row.time_s for row in by_hand.summary.collectives)
+    assert sum(one.time_s for one in moved.values()) < found.communication_time_s <= total
+    assert found.plan_step_time_s == pytest.approx(searched.summary.step_time_s)
+
+
 def test_a_split_product_is_what_the_search_finds() -> None:
     _, by_hand, searched = pair_of("product and sum")
     assert sent(by_hand) == {("exchange", "all_reduce", ("x",)): 1}

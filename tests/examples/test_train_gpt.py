@@ -24,7 +24,7 @@ def started(directory: Path, processes: int, steps: int = STEPS) -> subprocess.P
     launch = ["launch", "-n", str(processes), "--devices-per-process", str(8 // processes)]
     logs = ["--log-dir", str(directory / "logs")]
     script = [str(ROOT / "examples" / "train_gpt.py"), str(directory)]
-    options = ["--steps", str(steps), "--every", "2", "--layers", "1"]
+    options = ["--steps", str(steps), "--every", "2", "--layers", "2"]
     with (directory / "launch.log").open("wb") as log:
         return subprocess.Popen(
             [sys.executable, "-m", "autopar", *launch, *logs, *script, *options],

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import autopar
+from autopar.core.in_place import updates
 from autopar.core.stages import Stages
 from autopar.errors import BatchNotCut, InvalidOption, NoStagesWarning
 from autopar.microbatch.layers import STAGES, choices_of_stages, scan_layers
@@ -15,8 +16,8 @@ from autopar.operators import KEEP
 from autopar.trace import trace
 from tests.quick_some import diagonal
 
-LAYERS, ROWS, TOKENS, WIDTH = 4, 16, 3, 8
-ALL = [Stages(2, 2), Stages(2, 8), Stages(4, 4), Stages(4, 16)]
+LAYERS, ROWS, TOKENS, WIDTH = 8, 16, 3, 8
+ALL = [Stages(2, 8), Stages(4, 8, 2), Stages(4, 4), Stages(2, 2, 4), Stages(4, 16), Stages(2, 8, 2)]
 
 
 @pytest.fixture
@@ -55,7 +56,7 @@ def attending(x, p):
     q = x @ p["w"]
     causal = jnp.tril(jnp.ones((x.shape[1], x.shape[1]), bool))
     scores = jnp.where(causal, jnp.einsum("bqd,bkd->bqk", q, x), -1e9)
-    return x + jnp.einsum("bqk,bkd->bqd", jax.nn.softmax(scores, -1), x)
+    return x + 0.3 * jnp.einsum("bqk,bkd->bqd", jax.nn.softmax(scores, -1), x)
 
 
 def gradients(layer, params, x):
@@ -133,6 +134,24 @@ def test_every_stage_runs_all_its_layers_at_once(drawn):
     assert [region.trips for region in graph.regions if region.kind == "body"] == [9, LAYERS // 2]
 
 
+def test_a_stage_picks_its_round_and_adds_gradients_where_they_lie(drawn):
+    params, x = drawn
+
+    def loss(w):
+        return (scan_layers(plain, x, {**params, "w": w}) ** 2).mean()
+
+    stages = Stages(2, 4, 2)
+    with STAGES(stages):
+        graph = trace(jax.grad(loss), (params["w"],)).graph
+    assert {region.trips for region in graph.regions if region.kind == "body"} == {9, LAYERS // 4}
+    picked = (LAYERS // 4, 2, WIDTH, WIDTH)
+    (added,) = [op for op in graph.ops if op.kind == "scatter-add"]
+    assert added.ins[2].shape == picked
+    assert added.id in updates(graph)
+    stacked = {op.outs[0].shape[1:] for op in graph.ops if op.kind == "scan_stack"}
+    assert picked not in stacked  # what is picked is picked again, not kept for each tick
+
+
 def test_layers_or_rows_that_do_not_divide_run_as_a_scan(drawn):
     params, x = drawn
     function = jax.make_jaxpr(lambda p, x: scan_layers(plain, x, p))
@@ -172,15 +191,25 @@ def test_arrays_without_a_common_first_dim_are_refused(x, params, named):
 def test_the_choices_divide_devices_layers_and_rows(drawn):
     params, x = drawn
     graph = trace(lambda p, x: scan_layers(plain, x, p), (params, x)).graph
-    assert choices_of_stages(graph, 6) == [Stages(2, 4), Stages(2, 8), Stages(2, 16)]
-    assert [choice.count for choice in choices_of_stages(graph, 8)] == [2, 2, 2, 4, 4]
+    plain_ones = [Stages(2, 4), Stages(2, 8), Stages(2, 16)]
+    in_rounds = [Stages(2, 2, 2), Stages(2, 4, 2), Stages(2, 2, 4), Stages(2, 4, 4)]
+    assert choices_of_stages(graph, 6) == plain_ones + in_rounds
+    found = [(choice.count, choice.rounds) for choice in choices_of_stages(graph, 8)[7:]]
+    assert found == [(4, 1), (4, 1), (4, 2), (4, 2), (8, 1)]
     assert choices_of_stages(trace(lambda x: x + 1, (x,)).graph, 8) == []
 
 
-def test_a_bubble_is_the_idle_share_of_all_ticks():
-    stages = Stages(4, 12)
-    busy = [[tick - stage in range(12) for tick in range(stages.ticks)] for stage in range(4)]
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_a_bubble_is_the_idle_share_of_all_ticks(rounds):
+    stages = Stages(4, 12, rounds)
+    ticks = range(stages.ticks)
+    busy = [[tick - stage in range(12 * rounds) for tick in ticks] for stage in range(4)]
     assert stages.bubble == pytest.approx(1 - np.mean(busy))
+
+
+def test_micro_batches_go_round_in_groups_of_stages():
+    with pytest.raises(ValueError, match="6 micro-batches are no groups of 4"):
+        Stages(4, 6, 2)
 
 
 # Plans ----------------------------------------------------------------------------------------------------------------

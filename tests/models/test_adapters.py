@@ -69,8 +69,11 @@ def trained(compile_step: Any, count: int = 3, **options: Any) -> Any:
     return losses, model, optimizer, step
 
 
-@pytest.mark.parametrize("options", [{}, {"donate_argnums": (0, 1)}])
-def test_what_is_shared_is_one_array(options: Any) -> None:
+@pytest.mark.parametrize(
+    ("options", "apart"),
+    [({}, 2), ({"donate_argnums": (0, 1)}, 1), ({"donate_argnums": "carried"}, 2)],
+)
+def test_what_is_shared_is_one_array(options: Any, apart: int) -> None:
     from flax import nnx
 
     losses, model, optimizer, step = trained(on, **options)
@@ -84,7 +87,7 @@ def test_what_is_shared_is_one_array(options: Any) -> None:
     names = [name for name in plan.placements if "kernel" in name]
     assert names == ["model.first.kernel", "optimizer.opt_state[0].trace.first.kernel"]
     # What is given back is all but the data and `fixed`, which would be lost if it was donated.
-    assert len(plan.bound.traced.graph.carry) == len(plan.placements) - (1 if options else 2)
+    assert len(plan.bound.traced.graph.carry) == len(plan.placements) - apart
     close(model.fixed[...], 1)
 
 

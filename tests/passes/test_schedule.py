@@ -25,7 +25,7 @@ from autopar.redistribute.route import Router
 from cost_models import Overlap
 from tests.equivalence.draw import uniform_plan
 from tests.equivalence.loops import LOOPS, loop_case
-from tests.passes.build import SPLIT, Builder, price, programs
+from tests.passes.build import SPLIT, WHOLE, Builder, price, programs
 
 PARTIAL = Placement(((),), ("x",))
 CAST = "convert_element_type"
@@ -281,6 +281,29 @@ def test_casts_beside_collectives_hold_neither_up() -> None:
         sum(e.time_s for e in step_of(ROOM).events if not e.communicates)
     )
     assert step_of(-ROOM).makespan_s == pytest.approx(sum(e.time_s for e in step_of(-ROOM).events))
+
+
+def test_a_chain_of_collectives_holds_nothing_up() -> None:
+    """Of a weight that is gathered in two steps the second waits for the first, and no operator but its reader does."""
+    build = Builder()
+    weight = build.input(Placement((("x", "y"),)), size=1024)
+    rows = build.input()
+    for _ in range(2000):
+        rows = build.compute([rows])
+    half = build.move("all_gather", ("y",), weight, SPLIT, dim=0)
+    whole = build.move("all_gather", ("x",), half, WHOLE, dim=0)
+    rows = build.compute([rows, whole])
+    gradient = build.reduce_scatter(build.compute([rows], PARTIAL, size=1024))
+    moved = build.move("all_gather", ("x",), gradient, WHOLE, dim=0)
+    for _ in range(2000):
+        rows = build.compute([rows])
+    program = build.program([rows, moved])
+    held = list(accounted(program).held_bytes)
+    step = schedule(program, cost, FREE, [max(held) + 8 * ROOM, *held[1:]])
+    assert of(program, half, step).end_s <= of(program, whole, step).start_s
+    assert of(program, gradient, step).end_s <= of(program, moved, step).start_s
+    computing = sum(event.time_s for event in step.events if not event.communicates)
+    assert step.makespan_s == pytest.approx(computing)
 
 
 def test_what_is_needed_first_is_sent_first() -> None:

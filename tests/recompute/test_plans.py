@@ -372,3 +372,33 @@ def test_layers_written_out() -> None:
     plan = autopar.plan(unrolled, *args, **SETTING, memory_limit_bytes=limit)
     assert plan.peak_memory_bytes <= limit
     assert plan.record.recomputed
+
+
+# Fronts ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_front_goes_on_to_plans_that_recompute() -> None:
+    """Where nothing keeps everything, too; bounds and plans agree with a plan that was searched alone."""
+    found = autopar.front(scanned, *specs(scanned, ARGS)[1], **SETTING, points=4)
+    assert len(found) == 4
+    assert found.fastest.objective_s == free().objective_s
+    limit = 0.6 * free().peak_memory_bytes
+    assert found.smallest.peak_memory_bytes < limit
+    for plan in found:
+        assert plan.peak_memory_bytes <= (plan.summary.memory_limit_bytes or 0)
+        plan.verify()
+        if plan.peak_memory_bytes <= limit:
+            assert plan.record.recomputed
+            assert "kept or recomputed on x=8" in plan.summary.space
+            assert plan.objective_s >= limited(0.6).lower_bound_s
+        else:
+            assert plan.lower_bound_s <= limited(0.6).objective_s
+
+
+def test_a_front_begins_with_a_plan_that_recomputes_where_no_other_fits() -> None:
+    limit = int(0.6 * free().peak_memory_bytes)
+    args = specs(scanned, ARGS)[1]
+    found = autopar.front(scanned, *args, **SETTING, points=2, memory_limit_bytes=limit)
+    assert found.fastest.peak_memory_bytes <= limit
+    assert found.fastest.objective_s == limited(0.6).objective_s
+    assert found.fastest.record.recomputed

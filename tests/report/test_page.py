@@ -150,6 +150,9 @@ def test_a_browser_draws_it_and_an_operator_shows_its_alternatives(tmp_path: Pat
     figures = (node["runs"], node["time_s"], node["split"])
     costs = [option["costs_s"] for option in node["alternatives"]]
     assert len(costs) > 2
+    read = [one for one in step["inputs"] if one["name"] in node["inputs"]]
+    assert read
+    costs += [option["costs_s"] for one in read for option in one["alternatives"]]
     assert page.values["chosen"] == [*figures, *costs]
 
     totals = [sum(row) for row in zip(*step["held"]["held_bytes"], strict=True)]

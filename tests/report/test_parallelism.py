@@ -56,6 +56,14 @@ def test_the_first_stages_of_zero(scattered: tuple[str, ...], stage: str) -> Non
     assert said(made) == f"batch over 64: {stage} in groups of 16"
 
 
+def test_a_parameter_that_lies_split_hides_no_stage_of_zero() -> None:
+    bias = State("p['bias']", 2, ("y",))
+    made = facts(*products(batch=BOTH), state=(bias, *lying((), ("y",))), scattered=("y",))
+    assert said(made) == "batch over 64: ZeRO-2 in groups of 16"
+    made = facts(*products(batch=("x",)), state=lying(("y",), ("y",)))
+    assert said(made) == "batch over 4, parameters over 16: data parallel"
+
+
 def test_fsdp_over_all_devices_and_in_groups() -> None:
     made = facts(*products(batch=BOTH), state=lying(BOTH, BOTH, BOTH))
     assert said(made) == "batch over 64, parameters over 64: ZeRO-3 (FSDP)"

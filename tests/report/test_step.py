@@ -12,10 +12,9 @@ from tests.report.test_page import planned
 
 
 def test_nodes_hold_all_that_runs_and_equal_layers_once() -> None:
-    few, many = (planned(layers, "data_parallel").summary for layers in (4, 8))
-    assert few.step is not None
-    assert many.step is not None
-    nodes = few.step.nodes
+    plans = [planned(layers, "data_parallel") for layers in (4, 8)]
+    few = plans[0].summary
+    nodes, many = (plan.bound.step().nodes for plan in plans)
     time_s = fsum(node.time_s for node in nodes)
     assert time_s == pytest.approx(few.compute_time_s + few.communication_time_s)
     moved = [node for node in nodes if node.axes]
@@ -25,13 +24,12 @@ def test_nodes_hold_all_that_runs_and_equal_layers_once() -> None:
     main = [node for node in nodes if node.is_main]
     products = [node for node in main if node.kind == "dot_general"]
     assert [node.runs for node in products if node.phase == "forward"] == [4, 4]
-    again = [node.kind for node in many.step.nodes if node.kind == "dot_general"]
+    again = [node.kind for node in many if node.kind == "dot_general"]
     assert len(again) == len(products)
 
 
 def test_a_node_reads_the_main_ones_behind_it() -> None:
-    step = planned(mode="data_parallel").summary.step
-    assert step is not None
+    step = planned(mode="data_parallel").bound.step()
     forward = [n for n, node in enumerate(step.nodes) if node.phase == "forward" and node.is_main]
     up, down = (n for n in forward if step.nodes[n].kind == "dot_general")
     assert step.nodes[up].inputs == ("x", "state[0][0]['up']")
@@ -44,8 +42,7 @@ def test_a_node_reads_the_main_ones_behind_it() -> None:
 
 
 def test_links_are_the_outermost_that_groups_cross() -> None:
-    step = planned().summary.step
-    assert step is not None
+    step = planned().bound.step()
     links = {node.axes: node.link for node in step.nodes if node.axes}
     assert links
     for axes, link in links.items():
@@ -54,8 +51,7 @@ def test_links_are_the_outermost_that_groups_cross() -> None:
 
 def test_events_are_those_of_the_schedule() -> None:
     plan = planned()
-    step = plan.summary.step
-    assert step is not None
+    step = plan.bound.step()
     slices = [one for one in plan.timeline().events() if one["ph"] == "X"]
     told = sorted((start, end) for _, start, end in (*step.computing, *step.communicating))
     expected = sorted((one["ts"], one["ts"] + one["dur"]) for one in slices)
@@ -64,8 +60,7 @@ def test_events_are_those_of_the_schedule() -> None:
 
 
 def held_at_the_peak(plan: autopar.Plan) -> dict[str, int]:
-    step = plan.summary.step
-    assert step is not None
+    step = plan.bound.step()
     totals = [sum(row) for row in zip(*step.held.held_bytes, strict=True)]
     peak = totals.index(max(totals))
     assert totals[peak] == max(plan.bound.planned.account.held_bytes)
@@ -89,8 +84,15 @@ def test_what_is_held_adds_up_to_the_account() -> None:
 def test_a_saved_plan_has_its_step_and_no_alternatives() -> None:
     plan = planned()
     step = plan.file.report.step
-    assert step == plan.summary.step
+    assert step == plan.bound.step()
     assert plan.detailed.step is not None
+    assert step.inputs == ()
+    placements = {row.name: row.placement for row in plan.summary.inputs}
+    assert {one.name for one in plan.detailed.step.inputs} >= {"x", "state[0][0]['up']"}
+    for one in plan.detailed.step.inputs:
+        own, *others = one.alternatives
+        assert (own.placement, own.costs_s) == (placements[one.name], 0.0)
+        assert [other.costs_s for other in others] == sorted(other.costs_s for other in others)
     with_prices = [node for node in plan.detailed.step.nodes if node.alternatives]
     assert len(with_prices) > 5
     for node in with_prices:

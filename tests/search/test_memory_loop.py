@@ -214,11 +214,11 @@ def test_as_long_as_no_program_fits_choices_of_lower_peaks_are_made(
         Focus, "turn_to", lambda focus, aim: turned.append(aim) or turn_to(focus, aim)
     )
     monkeypatch.setattr(Focus, "bound", lambda *_: 0.0)
-    MemoryLoop(MeshSearch(free.task, free.ground).attempt(), limit, free)._search()
+    MemoryLoop(MeshSearch(free.task, free.ground).attempt(), limit, free).search()
     assert len(turned) <= 1 + memory_loop._AIMS
     turned.clear()
     monkeypatch.setattr(MemoryLoop, "fits", lambda *_: False)
-    MemoryLoop(MeshSearch(free.task, free.ground).attempt(), limit, free)._search()
+    MemoryLoop(MeshSearch(free.task, free.ground).attempt(), limit, free).search()
     assert len(turned) == 1 + memory_loop._MOST_AIMS > 1 + memory_loop._AIMS
     assert all(low <= high * (1 - memory_loop._LOWER) for high, low in pairwise(turned[1:]))
 
@@ -312,7 +312,7 @@ def test_where_nothing_fits_more_programs_are_learnt_from(
     free, limit = found_within(2, None), limits_of(2)[-1]
     search = MemoryLoop(attempt_at(2), limit, free)
     assert search._lessons == memory_loop._LESSONS + memory_loop._MOST_LESSONS * is_last
-    search._search()
+    search.search()
     assert search.fitting
     search.bound = 0.0
     assert search._lessons == memory_loop._LESSONS
@@ -335,7 +335,7 @@ def test_of_large_problems_few_programs_are_learnt_from_and_only_where_much_is_l
     ):
         monkeypatch.setattr(memory_loop, "_LEARNT", most)
         assert search._lessons == lessons
-    search._search()
+    search.search()
     assert search.fitting
     search.bound = search.cost * (1 - memory_loop._VERY_FAR) * 1.001
     monkeypatch.setattr(memory_loop, "_LEARNT", 3 * entries)

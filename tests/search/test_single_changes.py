@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import pytest
 
 import autopar
-from autopar.search.single_changes import single_changes
+from autopar.search.single_changes import SingleChanges
 from autopar.solve.problem.problem import objective
 
 
@@ -28,23 +28,27 @@ def test_prices_are_those_of_all_choices_of_copies_tried() -> None:
     choice = planned.solution.choice
     first_copy = len(space.inputs) + sum(map(bool, space.strategies))
     copies = range(first_copy, first_copy + len(space.copies))
-    found = single_changes(planned, range(len(planned.graph.ops)))
+    single = SingleChanges(planned)
+    of_operators = single.of_operators(range(len(planned.graph.ops)))
+    of_inputs = single.of_inputs(range(len(planned.graph.inputs)))
+    found = {space.operator_variables[op]: changes for op, changes in of_operators.items()}
+    candidates = {space.operator_variables[op]: space.strategies[op] for op in of_operators}
+    candidates |= dict(enumerate(space.inputs))
 
     tried = 0
-    for op, changes in found.items():
-        variable = space.operator_variables[op]
+    for variable, changes in (*found.items(), *of_inputs.items()):
         near = {v for pair in problem.ends.tolist() if variable in pair for v in pair}
         beside = sorted(near.intersection(copies))
-        for number, strategy in enumerate(space.strategies[op]):
+        for number, candidate in enumerate(candidates[variable]):
             best = float("inf")
             for taken in product(*(range(problem.counts[copy]) for copy in beside)):
                 other = list(choice)
                 other[variable] = number
-                for copy, candidate in zip(beside, taken, strict=True):
-                    other[copy] = candidate
+                for copy, place in zip(beside, taken, strict=True):
+                    other[copy] = place
                 best = min(best, objective(problem, tuple(other)))
 
-            told = [change.costs_s for change in changes if change.strategy == strategy]
+            told = [change.costs_s for change in changes if change.candidate == candidate]
             expected = best - planned.plan.objective_s
             assert told == ([pytest.approx(expected, abs=1e-12)] if isfinite(best) else [])
             tried += bool(told)

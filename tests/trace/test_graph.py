@@ -243,16 +243,21 @@ def test_nested_remat_is_a_flat_sequence_with_nested_regions() -> None:
     def block(x: Any) -> Any:
         return jnp.cos(jax.checkpoint(lambda y: jnp.sin(jnp.tanh(y)))(jnp.exp(x)))
 
-    graph = graph_of(lambda x: jax.checkpoint(block, prevent_cse=False)(x) + 1, X)
+    graph = graph_of(lambda x: jax.checkpoint(block)(x) + 1, X)
     assert [(op.kind, op.region) for op in graph.ops] == [
         ("exp", 0), ("tanh", 1), ("sin", 1), ("cos", 0), ("add", None),
     ]  # fmt: skip
     assert [(region.id, region.parent) for region in graph.regions] == [(0, None), (1, 0)]
     assert graph.regions[0].payload == {
-        "prevent_cse": False,
+        "prevent_cse": True,
         "differentiated": False,
         "policy": None,
     }
+
+
+def test_a_remat_that_prevents_no_merging_is_no_region() -> None:
+    graph = graph_of(lambda x: jax.checkpoint(jnp.sin, prevent_cse=False)(x) + 1, X)
+    assert [(op.kind, op.region) for op in graph.ops] == [("sin", None), ("add", None)]
 
 
 def test_a_remat_that_is_dead_leaves_no_region() -> None:
@@ -427,6 +432,19 @@ def test_donated_arrays_are_state_in_order() -> None:
     assert graph_of(update, X, X, X, donate_argnums=(0, 1)).carry == ((1, 0), (2, 1))
     assert graph_of(update, X, X, X, donate_argnums=1).carry == ((1, 1),)
     assert graph_of(update, X, X, X).batch_inputs == (2,)
+
+
+def test_what_is_carried_is_donated_array_by_array() -> None:
+    graph = graph_of(step, W, OPT, X, 0.1, donate_argnums="carried")
+    assert graph.donated == tuple(position for _, position in graph.carry) == (0, 1, 2, 3, 4)
+
+    def named(state: Any, x: Any) -> Any:
+        return {"w": state["w"] + x.sum(), "loss": x.sum()}
+
+    graph = graph_of(named, W, X, donate_argnums="carried")
+    assert [graph.inputs[n].name for n in graph.donated] == ["state['w']"]
+    with pytest.raises(TraceError, match="no result of new takes the place of an argument"):
+        graph_of(new, X, donate_argnums="carried")
 
 
 def test_results_of_an_arguments_name_are_its_state() -> None:

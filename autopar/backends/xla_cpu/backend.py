@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from autopar.backends.backend import Backend, SetAside, Workspace
-from autopar.backends.xla_cpu import predict, turns
+from autopar.backends.xla_cpu import loops, predict, turns
 from autopar.backends.xla_cpu.rereads import reread
 from autopar.core.graph import OpGraph, OpNode
 from autopar.core.parcels import LARGE_BYTES
@@ -24,6 +24,10 @@ class XlaCpu(Backend):
     apart_bytes: int | None = LARGE_BYTES
     wants_matrices: bool = True
     wants_rows: bool = True
+
+    def copied(self, graph: OpGraph) -> frozenset[int]:
+        """See `loops.copied`."""
+        return loops.copied(graph)
 
     def folded(self, graph: OpGraph) -> frozenset[int]:
         """See `turns.folded`."""

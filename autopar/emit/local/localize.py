@@ -40,6 +40,7 @@ from autopar.emit.local.moving import dynamic_roll, join, pad, rev, roll, slice_
 from autopar.emit.local.products import dot_general
 from autopar.emit.local.ragged import ragged_dot_general
 from autopar.emit.local.ranking import arg_extremum, cumulative, top_k
+from autopar.emit.local.rounds import scan_first, scan_last, scan_start
 from autopar.emit.local.shard import Array, LocalOp, OffsetOf, Run
 from autopar.emit.local.sorting import sort
 from autopar.emit.local.windows import (
@@ -91,6 +92,26 @@ def localize(
 
 def _reshape(local: LocalOp) -> Run:
     return local.bind(new_sizes=local.out_shape())
+
+
+def _transpose(local: LocalOp) -> Run:
+    """Without the dims of one element, of which a shard may have more than its tensor.
+
+    XLA computes a product whose last two dims are swapped the other way round, but sees none (jax 0.10.2) where the
+    product has a batch dim of one element, as gradients of weights in pipeline stages do.
+    """
+    shape = local.in_shape(0)
+    order: Sequence[int] = [d for d in local.op.params["permutation"] if shape[d] != 1]
+    if len(order) == len(shape):
+        return local.bind()
+    dims = sorted(order)
+    places = [dims.index(d) for d in order]
+    sizes = [shape[d] for d in dims]
+
+    def run(operand: Array) -> Sequence[Array]:
+        return [lax.transpose(operand.reshape(sizes), places).reshape(local.out_shape())]
+
+    return run
 
 
 def _made(local: LocalOp) -> Run:
@@ -223,6 +244,9 @@ _LOCALISERS: dict[str, Callable[[LocalOp], Run]] = {
     "rev": rev,
     "rng_bit_generator": rng_bit_generator,
     "roll": roll,
+    "scan_first": scan_first,
+    "scan_last": scan_last,
+    "scan_start": scan_start,
     "scatter": scatter,
     "select_and_gather_add": select_and_gather_add,
     "select_and_scatter_add": select_and_scatter_add,
@@ -231,6 +255,7 @@ _LOCALISERS: dict[str, Callable[[LocalOp], Run]] = {
     "sort": sort,
     "tile": _tile,
     "top_k": top_k,
+    "transpose": _transpose,
     **dict.fromkeys(("argmax", "argmin"), arg_extremum),
     **dict.fromkeys(("broadcast_in_dim", "empty"), _made),
     **dict.fromkeys(("concatenate", "splice"), join),

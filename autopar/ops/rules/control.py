@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from autopar.core.graph import OpNode
-from autopar.core.regions import BOUNDARY
+from autopar.core.regions import AROUND, BOUNDARY
 from autopar.ops.rules.factor_rule import FactorRule
 from autopar.ops.rules.linearity import linear_sets
 from autopar.ops.rules.registry import rule_for
@@ -53,4 +53,4 @@ def decision(op: OpNode) -> FactorRule:
     return FactorRule.of(op, ins=[[]], outs=[])
 
 
-declare(*BOUNDARY, is_view=True, is_fusible=False)
+declare(*BOUNDARY, *AROUND, is_view=True, is_fusible=False)

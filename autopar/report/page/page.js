@@ -185,6 +185,14 @@
       <p>What a step costs more if one of these operators alone runs so, and what is sent around it is chosen anew. Neither memory nor constraints are looked at.</p>`;
   }
 
+  // Of each input that a node reads: where else it could lie.
+  function moved(node) {
+    return step.inputs.filter((one) => node.inputs.includes(one.name)).map((one) => {
+      const rows = one.alternatives.map((option) => [escaped(option.placement), data(option.costs_s, more)]);
+      return `<h4>${escaped(one.name)}, placed otherwise</h4>${table(["placement", ">costs"], rows, 0)}`;
+    }).join("");
+  }
+
   function choose() {
     const found = /^#node-(\d+)$/.exec(location.hash);
     const node = found && step.nodes[Number(found[1])];
@@ -196,7 +204,7 @@
     }
 
     const n = Number(found[1]);
-    at("chosen").innerHTML = `<h3>${escaped(node.kind)}${node.name ? ` in ${escaped(node.name)}` : ""}</h3>${facts(node)}${alternatives(node)}`;
+    at("chosen").innerHTML = `<h3>${escaped(node.kind)}${node.name ? ` in ${escaped(node.name)}` : ""}</h3>${facts(node)}${alternatives(node)}${moved(node)}`;
     const readers = step.nodes.map((other, k) => [other, k]).filter(([other]) => other.reads.includes(n)).map(([, k]) => k);
     const near = [...node.reads, ...readers];
     document.querySelectorAll("a[data-node]").forEach((element) => {

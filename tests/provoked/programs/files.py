@@ -37,6 +37,18 @@ def a_plan_file_that_lost_a_field():
     autopar.Plan.load("plan.json")
 
 
+def a_plan_file_of_loops_that_are_not_there():
+    from autopar.api.packed_plan import packed_text, unpacked_text
+
+    autopar.plan(layer, w, x, cluster="cpu8", mesh={"a": 8}).save("plan.json")
+    fields = json.loads(Path("plan.json").read_text())
+    contents = json.loads(unpacked_text(fields["contents"]))
+    contents["plan"]["double_buffered"] = [[0, 1, 0]]
+    fields["contents"] = packed_text(json.dumps(contents))
+    Path("plan.json").write_text(json.dumps(fields))
+    autopar.Plan.load("plan.json").compile(layer)(w, x)
+
+
 def a_plan_of_another_function():
     autopar.plan(layer, w, x, cluster="cpu8", mesh={"a": 8}).save("plan.json")
     other = autopar.Plan.load("plan.json").compile(lambda w, x: jnp.sin(x @ w).sum(-1))

@@ -29,6 +29,16 @@ def init_with_a_number_of_processes_that_is_none():
     autopar.distributed.init("host:1234", num_processes="two", process_id=0)
 
 
+def init_as_a_process_behind_the_last():
+    autopar.distributed.init("host:1234", num_processes=2, process_id=2)
+
+
+def a_job_whose_first_process_does_not_come():
+    from autopar.distributed.meeting import meet
+
+    meet(("127.0.0.1", 9), count=2, number=1, timeout_s=0.1, bind=("", 9))
+
+
 def init_under_a_launcher_that_jax_does_not_know():
     _named(PMI_SIZE="4")
 

@@ -156,6 +156,14 @@ def donated_arguments_that_are_no_positions():
     autopar.plan(layer, w, x, cluster="cpu8", donate_argnums=(0.5,))
 
 
+def a_carry_to_be_donated_that_there_is_not():
+    autopar.plan(layer, w, x, cluster="cpu8", donate_argnums="carried")
+
+
+def what_is_carried_donated_beside_names():
+    autopar.plan(step, w, x, cluster="cpu8", donate_argnums="carried", donate_argnames="w")
+
+
 def donated_arguments_that_are_no_names():
     autopar.plan(layer, w, x, cluster="cpu8", donate_argnames=("w", 3))
 
@@ -259,6 +267,11 @@ def lint_of_what_is_not_sharded():
 def lint_on_another_mesh_than_the_functions_own():
     sharded = jax.jit(layer, in_shardings=NamedSharding(mesh, P()))
     autopar.lint(sharded, w, x, mesh={"a": 8}, cluster="cpu8")
+
+
+def lint_beside_a_function_that_gives_something_else():
+    sharded = jax.jit(layer, in_shardings=NamedSharding(mesh, P()))
+    autopar.lint(sharded, w, x, plain=lambda w, x: x @ w, cluster="cpu8")
 
 
 def verify_on_fewer_devices():

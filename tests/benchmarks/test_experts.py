@@ -1,0 +1,72 @@
+"""The table against experts: where their layouts put dims of a role, its models, and who is compared with whom."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+
+from benchmarks.experts import CASES, DEVICES, Made, Result, Row, read_row
+from benchmarks.experts_layouts import fsdp, fsdp_experts, megatron
+
+
+def row(layout: str, step_s: float, memory_bytes: int, predicted_s: float = 0.0) -> Row:
+    """A row of which little matters."""
+    made = Made(step_s, step_s, 1, 0.0, 0)
+    return Row(layout, "", made, memory_bytes, 1.0, predicted_s=predicted_s)
+
+
+def test_an_axis_is_used_once_and_only_where_it_divides() -> None:
+    layout = megatron(8)
+    assert layout.spec(("data", "sequence", "model"), (16, 128, 64)) == P("data", "model", None)
+    assert layout.spec(("data", "sequence"), (16, 129, 64)) == P("data", None)
+    assert layout.spec(("data", "model"), (1, 64)) == P(None, "model")
+
+
+def test_parameters_are_fully_sharded_along_their_largest_free_dim_but_layers() -> None:
+    assert fsdp(8).parameter(("layer", None, "model"), (64, 16, 32)) == P(None, None, "data")
+    assert fsdp(8).parameter((), (6, 9)) == P(None, None)
+    layout = fsdp_experts(8)
+    assert layout.parameter(("layer", "expert"), (2, 8, 64, 32)) == P(None, "expert", "data", None)
+    assert layout.parameter((), (64, 128)) == P(None, ("data", "expert"))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_layout_by_hand_splits_data_or_parameters_of_a_model_that_suits_it(name: str) -> None:
+    case = CASES[name]
+    model = case.model()
+    specs = model.state_specs()
+    for layout in case.layouts:
+        assert np.prod([*layout.mesh.values()]) == DEVICES
+
+        def place(roles: P, leaf: Any, layout: Any = layout) -> P:
+            return layout.parameter(tuple(roles), np.shape(leaf))
+
+        placed = jax.tree.map(place, specs, model.state, is_leaf=lambda leaf: isinstance(leaf, P))
+        split = [spec for spec in jax.tree.leaves(placed) if any(spec)]
+        rows = layout.spec(("data", "sequence"), model.batch[0].shape)
+        assert any(rows)
+        assert bool(split) == bool(layout.sharded or {"model", "rows"} & {*layout.roles})
+
+
+def test_a_plan_is_compared_with_the_fastest_by_hand_at_no_more_memory() -> None:
+    rivals = (row("a", 2.0, 10), row("b", 1.0, 100))
+    wide = row("autopar", 0.5, 200, 0.5)
+    within = row("autopar, limited", 0.9, 90, 0.9)
+    assert Result("", "", (*rivals, wide, within)).rival.layout == "b"
+    assert Result("", "", (*rivals, wide, within)).own == within
+    assert Result("", "", (*rivals, wide)).own == wide
+    assert Result("", "", (*rivals, replace(wide, memory_bytes=100), within)).own == replace(
+        wide, memory_bytes=100
+    )
+    assert Result("", "", rivals).own is None
+
+
+def test_rows_come_back_from_their_process() -> None:
+    one = row("a", 2.0, 10)
+    assert read_row(json.dumps(asdict(one))) == one

@@ -1,0 +1,158 @@
+"""Double buffering: collectives a round ahead or behind change no value, and make steps shorter where memory allows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+
+import autopar
+from autopar.api.plan import Plan
+from autopar.core.plan import DoubleBuffered
+from autopar.core.program import Move, ShardedProgram
+from autopar.errors import PlanFileError
+from autopar.passes.double_buffer import most_buffered
+from autopar.passes.verify import verify
+from autopar.report.summary import step_time_s
+from autopar.search.search import restore
+
+LAYERS, WIDTH, HIDDEN, ROWS = 3, 32, 64, 1024
+LIMIT = "250 KiB"
+"""Room for the stacks gathered in rounds of the backward pass, not before."""
+Params = dict[str, jax.Array]
+
+
+def step(params: Params, x: jax.Array, y: jax.Array) -> tuple[Params, jax.Array]:
+    """A step of gradient descent of scanned layers, recomputed in the backward pass."""
+
+    @jax.checkpoint
+    def layer(h: jax.Array, w: Params) -> jax.Array:
+        return h + jnp.tanh(h @ w["up"]) @ w["down"]
+
+    def loss(params: Params) -> jax.Array:
+        h, _ = jax.lax.scan(lambda h, w: (layer(h, w), None), x, params)
+        return ((h - y) ** 2).sum()
+
+    value, grads = jax.value_and_grad(loss)(params)
+    return jax.tree.map(lambda p, g: p - 1e-3 * g, params, grads), value
+
+
+def arguments() -> tuple[Any, ...]:
+    """Parameters and data."""
+    keys = jax.random.split(jax.random.key(0), 4)
+    up = 0.1 * jax.random.normal(keys[0], (LAYERS, WIDTH, HIDDEN))
+    down = 0.1 * jax.random.normal(keys[1], (LAYERS, HIDDEN, WIDTH))
+    x, y = (jax.random.normal(key, (ROWS, WIDTH)) for key in keys[2:])
+    return {"up": up, "down": down}, x, y
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    """Parameters split over the devices and gathered in every round, as the batch is split too."""
+    pins = [
+        autopar.pin("params['up']", P(None, None, "x")),
+        autopar.pin("params['down']", P(None, "x", None)),
+        autopar.pin("x", P("x")),
+    ]
+    return autopar.plan(
+        step,
+        *arguments(),
+        cluster="8xh100",
+        mesh={"x": 8},
+        constraints=pins,
+        memory_limit_bytes=LIMIT,
+    )
+
+
+def buffered(plan: Plan, *chosen: DoubleBuffered) -> Plan:
+    """The plan with so many collectives ahead and behind."""
+    planned = plan.bound.planned
+    stated = replace(planned, plan=replace(planned.plan, double_buffered=chosen))
+    return Plan.of(replace(plan.bound, planned=stated))
+
+
+def runs(program: ShardedProgram) -> float:
+    """How often collectives run in a step."""
+    return sum(program.runs(move) for move in program.collectives)
+
+
+@pytest.mark.parametrize(("ahead", "behind"), [(1, 0), (0, 1), (2, 2)])
+def test_no_value_changes(plan: Plan, ahead: int, behind: int) -> None:
+    (most,) = most_buffered(plan.bound.planned.program)
+    found = buffered(plan, DoubleBuffered(most.region, ahead, behind))
+    verify(found.program())
+    wanted = jax.jit(step)(*arguments())
+    got = found.compile()(*arguments())
+    jax.tree.map(lambda g, w: np.testing.assert_allclose(g, w, rtol=2e-4, atol=2e-6), got, wanted)
+
+
+def test_each_collective_runs_once_more(plan: Plan) -> None:
+    (most,) = most_buffered(plan.bound.planned.program)
+    before = runs(plan.bound.planned.program)
+    assert (most.ahead, most.behind) == (2, 2)
+    after = runs(buffered(plan, most).program())
+    assert after == before + most.ahead + most.behind
+
+
+def test_what_runs_ahead_is_gathered_for_the_next_round(plan: Plan) -> None:
+    (most,) = most_buffered(plan.bound.planned.program)
+    program = buffered(plan, most).program()
+    kinds = [i.op.kind for i in program.instructions if not isinstance(i, Move)]
+    around = ("scan_first", "scan_start", "scan_last")
+    assert [kinds.count(kind) for kind in around] == [2, 2, 2]
+    sent = [i for i in program.instructions if isinstance(i, Move) and i.is_collective]
+    inside = {move.kind for move in sent if program.tree.path(move.region)}
+    assert inside == {"all_gather", "all_reduce"}
+
+
+def test_a_file_keeps_it(plan: Plan, tmp_path: Any) -> None:
+    (most,) = most_buffered(plan.bound.planned.program)
+    found = buffered(plan, most)
+    found.save(tmp_path / "plan.json")
+    loaded = autopar.Plan.load(tmp_path / "plan.json")
+    again = loaded.compile(step).plan(*arguments())
+    assert again.record.double_buffered == (most,)
+    assert again.program().instructions[-1] == found.program().instructions[-1]
+    assert str(again.program()) == str(found.program())
+
+
+def test_a_damaged_file_is_refused(plan: Plan) -> None:
+    planned = plan.bound.planned
+    (most,) = most_buffered(planned.program)
+    for stated in ((most._replace(ahead=3),), (most, most), (most._replace(region=0),)):
+        broken = replace(planned.plan, double_buffered=stated)
+        with pytest.raises(PlanFileError, match="a round ahead"):
+            restore(planned.task, broken)
+
+
+def one_product(weights: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """A step of layers of one product each: beside its gather there is nothing to compute in its own round."""
+
+    def loss(weights: jax.Array) -> jax.Array:
+        h, _ = jax.lax.scan(lambda h, w: (jnp.tanh(h @ w), None), x, weights)
+        return (h**2).sum()
+
+    value, grads = jax.value_and_grad(loss)(weights)
+    return weights - 1e-3 * grads, value
+
+
+def test_a_step_is_shorter_and_takes_the_memory_it_says() -> None:
+    weights = jax.ShapeDtypeStruct((32, 4096, 4096), jnp.float32)
+    data = jax.ShapeDtypeStruct((2**15, 4096), jnp.float32)
+    pins = [autopar.pin("weights", P(None, None, "x")), autopar.pin("x", P("x"))]
+    options = {"cluster": "8xh100", "mesh": {"x": 8}, "memory_limit_bytes": "4 GiB"}
+    plan = autopar.plan(one_product, weights, data, constraints=pins, **options)
+    raw = plan.bound.planned
+    emitted = plan.bound.emitted
+    assert emitted.plan.double_buffered
+    assert plan.summary.step_time_s < 0.98 * step_time_s(raw, plan.bound.priced_for)
+    assert plan.summary.peak_memory_bytes == emitted.account.peak_memory_bytes
+    assert raw.account.peak_memory_bytes < emitted.account.peak_memory_bytes <= 4 << 30
+
+    tight = replace(raw, task=replace(raw.task, memory_limit_bytes=raw.account.peak_memory_bytes))
+    assert replace(plan.bound, planned=tight).emitted.plan.double_buffered is None

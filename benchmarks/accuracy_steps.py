@@ -14,8 +14,8 @@ from typing import Any
 import jax
 
 import autopar
-from autopar.api.call import flatten
 from autopar.inspect.hlo import peak_memory_bytes
+from benchmarks.flat_call import flatten
 from benchmarks.models import Model
 
 WARM_STEPS = 2

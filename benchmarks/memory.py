@@ -30,7 +30,6 @@ from rich.console import Console
 from rich.table import Table
 
 import autopar
-from autopar.api.call import flatten
 from autopar.backends.known import XLA_CPU
 from autopar.core.plan import Stage
 from autopar.core.program import ShardedProgram
@@ -41,6 +40,7 @@ from autopar.memory.account import Account
 from autopar.ops.workspace import workspace_bytes
 from autopar.passes.pipeline import build_program
 from autopar.search.limited_solve import account_of
+from benchmarks.flat_call import flatten
 from benchmarks.memory_models import MODELS, Measured
 from benchmarks.record import Screen, add_record_option, record
 from tests.equivalence.cases import Case

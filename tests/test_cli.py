@@ -363,6 +363,7 @@ def of_a_saved_plan(data: Any) -> Any:
     """The JSON of a report without what is searched for, which a saved plan does not hold."""
     for node in data["step"]["nodes"]:
         node["alternatives"] = []
+    data["step"]["inputs"] = []
     return {**data, "rivals": []}
 
 

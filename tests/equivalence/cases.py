@@ -25,8 +25,8 @@ from autopar.redistribute.route import Router
 from autopar.redistribute.step import StepKind
 from autopar.search.space import build_space
 from autopar.trace import Traced, trace
+from benchmarks.flat_call import flatten
 from tests import small_models as models
-from tests.flat_call import flatten
 from tests.quick_compile import QUICK
 
 GPT: dict[str, Any] = {"layers": 1, "width": 16, "heads": 8, "vocab": 16, "sequence": 8, "batch": 8}

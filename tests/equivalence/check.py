@@ -11,8 +11,8 @@ from autopar.emit.run import local_function
 from autopar.emit.wrap import device_mesh, partition_spec, placements, wrap
 from autopar.inspect.compare import ProgramComparison, compare
 from autopar.inspect.hlo import HloCollective, collectives_of, compile_unmerged
+from benchmarks.flat_call import unflatten
 from tests.equivalence.cases import Case, assert_equal, inputs_of, key_data
-from tests.flat_call import unflatten
 from tests.quick_compile import QUICK
 
 

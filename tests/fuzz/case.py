@@ -22,12 +22,12 @@ from autopar.errors import AutoparError, ProgramError, RuleError, UnsupportedPri
 from autopar.passes.pipeline import build_program
 from autopar.redistribute.route import Router
 from autopar.trace import Traced, trace
+from benchmarks.flat_call import unflatten
 from cost_models import Cluster, load_cluster
 from cost_models.cluster import replace_link
 from tests.equivalence.cases import Case, inputs_of, with_permutes
 from tests.equivalence.check import run as run_compiled
 from tests.equivalence.draw import local_plan, uniform_plan
-from tests.flat_call import unflatten
 from tests.fuzz.generate import generate
 from tests.fuzz.source import Program
 from tests.reference.jaxprs import evaluate

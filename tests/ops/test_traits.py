@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 from autopar.core.graph import OpNode
-from autopar.core.regions import BOUNDARY
+from autopar.core.regions import AROUND, BOUNDARY
 from autopar.ops.rules import registered
 from autopar.ops.rules.stated import OPAQUE, TRACED
 from autopar.ops.traits import (
@@ -32,7 +32,7 @@ def operator(fn: object, *shapes: tuple[int, ...]) -> OpNode:
 def test_traits_are_of_known_primitives() -> None:
     from autopar.ops.traits import _TRAITS  # pyright: ignore[reportPrivateUsage]
 
-    known = {*registered(), *BOUNDARY, *OPAQUE, *TRACED, *WITHOUT_RULES}
+    known = {*registered(), *AROUND, *BOUNDARY, *OPAQUE, *TRACED, *WITHOUT_RULES}
     assert set(_TRAITS) - known == set()
 
 

@@ -12,6 +12,7 @@ import pytest
 from jax import lax
 
 from autopar.core.program import ShardedProgram
+from benchmarks.flat_call import unflatten
 from tests.equivalence.cases import (
     MESHES,
     Case,
@@ -22,7 +23,6 @@ from tests.equivalence.cases import (
     step_case,
 )
 from tests.equivalence.draw import local_plan, uniform_plan
-from tests.flat_call import unflatten
 from tests.ops.build import Case as PrimitiveCase
 from tests.ops.build import build
 from tests.ops.cases import CASES

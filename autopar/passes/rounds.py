@@ -103,7 +103,6 @@ class Rounds:
     def late(self) -> frozenset[int]:
         """What may run behind."""
         found: set[int] = set()
-        kept = set(self.all.outputs)
 
         for n, one in self.of(self.near[::-1]):
             reading = [m for v in one.outs for m in self.readers.get(v, ())]
@@ -111,7 +110,6 @@ class Rounds:
                 _is_light_or_move(one)
                 and n not in self.early
                 and reading
-                and kept.isdisjoint(one.outs)
                 and not any(self.makers.get(v) in self.early for v in one.ins)
                 and all(m in found or self._stacks(m) for m in reading)
             ):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 import jax
@@ -13,12 +14,18 @@ from jax.sharding import PartitionSpec as P
 
 import autopar
 from autopar.api.plan import Plan
+from autopar.core.graph import OpNode, TensorInfo
+from autopar.core.mesh import DeviceMesh
+from autopar.core.placement import Placement
 from autopar.core.plan import DoubleBuffered
-from autopar.core.program import Move, ShardedProgram
+from autopar.core.program import Compute, Move, ShardedProgram
+from autopar.core.strategy import Strategy
+from autopar.emit.local.localize import localize
 from autopar.errors import PlanFileError
 from autopar.passes.double_buffer import most_buffered
 from autopar.passes.verify import verify
 from autopar.report.summary import step_time_s
+from autopar.search.limited_solve import lives_in
 from autopar.search.search import restore
 
 LAYERS, WIDTH, HIDDEN, ROWS = 3, 32, 64, 1024
@@ -128,6 +135,52 @@ def test_a_damaged_file_is_refused(plan: Plan) -> None:
         broken = replace(planned.plan, double_buffered=stated)
         with pytest.raises(PlanFileError, match="a round ahead"):
             restore(planned.task, broken)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_the_first_and_the_last_round_are_those_of_the_scan(reverse: bool) -> None:
+    stack = TensorInfo(0, (3, 2), "float32", 4)
+    row = TensorInfo(1, (2,), "float32", 4)
+    scan = {"length": 3, "reverse": reverse}
+    whole = {tensor: Placement(((),) * tensor.ndim) for tensor in (stack, row)}
+
+    def run(kind: str, ins: tuple[TensorInfo, ...], out: TensorInfo, *values: Any) -> Any:
+        op = OpNode(0, kind, ins, (out,), payload=scan)
+        strategy = Strategy(tuple(whole[tensor] for tensor in ins), (whole[out],))
+        return localize(op, strategy, DeviceMesh((("x", 1),)))(*values)[0]
+
+    values = jnp.arange(6.0).reshape(3, 2)
+    first, last = (2, 0) if reverse else (0, 2)
+    np.testing.assert_array_equal(run("scan_first", (stack,), row, values), values[first])
+    np.testing.assert_array_equal(run("scan_start", (), row), jnp.zeros(2))
+    filled = run("scan_last", (stack, row), stack, values, jnp.full(2, 9.0))
+    np.testing.assert_array_equal(filled, values.at[last].set(9.0))
+
+
+def test_what_is_carried_lies_in_memory_and_stacks_lie_once() -> None:
+    """Also of a cast that a product would make as it reads."""
+
+    def in_halves(weights: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return one_product(weights.astype(jnp.bfloat16), x)
+
+    weights = jax.ShapeDtypeStruct((32, 4096, 4096), jnp.float32)
+    data = jax.ShapeDtypeStruct((2**15, 4096), jnp.bfloat16)
+    pins = [autopar.pin("weights", P(None, None, "x")), autopar.pin("x", P("x"))]
+    options = {"cluster": "8xh100", "mesh": {"x": 8}, "memory_limit_bytes": "3.4 GiB"}
+    plan = autopar.plan(in_halves, weights, data, constraints=pins, **options)
+    for most in most_buffered(plan.bound.planned.program):
+        found = buffered(plan, most).bound.emitted
+        lives = lives_in(found.graph, found.program)
+        carries = [v for i in of_kind(found.program, "carry_in") for v in i.outs]
+        assert all(lives.size[v] == found.program.local_bytes(v) for v in carries)
+        more = found.account.peak_memory_bytes - plan.bound.planned.account.peak_memory_bytes
+        stacks = [found.program.local_bytes(i.outs[0]) for i in of_kind(found.program, "scan_last")]
+        assert more < min(stacks, default=inf)
+
+
+def of_kind(program: ShardedProgram, kind: str) -> list[Compute]:
+    """The operators of a kind."""
+    return [i for i in program.instructions if isinstance(i, Compute) and i.op.kind == kind]
 
 
 def one_product(weights: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:

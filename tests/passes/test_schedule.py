@@ -306,6 +306,22 @@ def test_a_chain_of_collectives_holds_nothing_up() -> None:
     assert step.makespan_s == pytest.approx(computing)
 
 
+def test_a_chain_keeps_its_order_where_memory_has_its_end_come_soon() -> None:
+    """There is no room to hold what the second reads: it is not sent before the first, which needs none, for that."""
+    build = Builder()
+    rows = build.input()
+    long = build.all_reduce(build.compute([rows], PARTIAL, size=4096))
+    part = build.compute([rows], Placement((("x",),), ("y",), "sum"))
+    summed = build.move("all_reduce", ("y",), part, SPLIT)
+    whole = build.move("all_gather", ("x",), summed, WHOLE, dim=0)
+    for _ in range(100):
+        rows = build.compute([rows])
+    program = build.program([build.compute([rows, whole]), long])
+    step = schedule(program, cost, FREE, [1000] * len(program.instructions))
+    assert of(program, long, step).end_s <= of(program, summed, step).start_s
+    assert of(program, summed, step).end_s <= of(program, whole, step).start_s
+
+
 def test_what_is_needed_first_is_sent_first() -> None:
     """Of two that wait while a third is sent, a gradient for the end gives way to the operand of the next operator."""
     build = Builder()

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from autopar.core.program import Compute, Instruction, Move, ShardedProgram
 from autopar.ops.traits import is_cast_or_rearrangement
+from autopar.passes.rounds import is_collective
 
 Bytes = NDArray[np.int64]
 
@@ -143,7 +144,7 @@ class _Ordering:
             if not _is_light(units[n].one) or not outputs.isdisjoint(units[n].makes):
                 continue
             reading = [m for v in units[n].makes for m in readers.get(v, ())]
-            if reading and all(m in found or _is_collective(units[m].one) for m in reading):
+            if reading and all(m in found or is_collective(units[m].one) for m in reading):
                 found.add(n)
         return sorted(found)
 
@@ -156,7 +157,7 @@ class _Ordering:
             if (
                 _is_light(unit.one)
                 and made
-                and all(m in known or (m >= 0 and _is_collective(units[m].one)) for m in made)
+                and all(m in known or (m >= 0 and is_collective(units[m].one)) for m in made)
             ):
                 found.append(n)
                 known.add(n)
@@ -171,7 +172,3 @@ def _is_light(one: Instruction | None) -> bool:
     if isinstance(one, Compute):
         return is_cast_or_rearrangement(one.op)
     return isinstance(one, Move) and not one.is_collective
-
-
-def _is_collective(one: Instruction | None) -> bool:
-    return isinstance(one, Move) and one.is_collective

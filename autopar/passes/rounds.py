@@ -158,8 +158,8 @@ def _is(one: Instruction, kind: str) -> bool:
     return isinstance(one, Compute) and one.op.kind == kind
 
 
-def is_collective(one: Instruction) -> bool:
-    """Whether it sends something."""
+def is_collective(one: Instruction | None) -> bool:
+    """Whether it is a move that sends something."""
     return isinstance(one, Move) and one.is_collective
 
 

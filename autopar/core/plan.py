@@ -45,8 +45,8 @@ class Plan:
     to hide behind computing, and `hidden_weight` what one of what gathers parameters or reduces gradients counts beside
     another. `double_buffered` says which scans communicate for the round after or before (None: that is not decided),
     and `in_flight_bytes` what collectives may hold beyond the peak of the program in order. `stopped` says what ended
-    the search before its end, "" if nothing did: another run may then find another plan. `fingerprint` is that of the graph where the plan is in a file or comes from one, else "": it takes a pass
-    over the graph.
+    the search before its end, "" if nothing did: another run may then find another plan. `fingerprint` is that of the
+    graph where the plan is in a file or comes from one, else "": it takes a pass over the graph.
     """
 
     stages: tuple[Stage, ...]

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from inspect import currentframe
+from pathlib import Path
 from threading import current_thread, main_thread
-from time import sleep
+from time import monotonic_ns, sleep
 from types import TracebackType
 from typing import Any, NoReturn
+
+from autopar.distributed.variables import FAILURE
 
 # What JAX raises mostly says that another process is gone: that one is to be the first that fails.
 _BLAMING_OTHERS_S = 1.0
@@ -66,6 +69,9 @@ def _end_as_told(code: object) -> None:
 
 def _end(code: int) -> NoReturn:
     _flush()
+    told = os.environ.get(FAILURE)
+    if told is not None:
+        Path(told).write_text(str(monotonic_ns()))
     os._exit(code)
 
 

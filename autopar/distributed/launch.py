@@ -22,6 +22,7 @@ from autopar.distributed.variables import (
     COORDINATOR,
     COUNT,
     CPU_DEVICES,
+    FAILURE,
     NUMBER,
 )
 from autopar.errors import InvalidOption, JobError
@@ -30,6 +31,7 @@ LOOPBACK = "127.0.0.1"
 STDOUT = "stdout"
 STDERR = "stderr"
 _POLL_S = 0.01
+_TOGETHER_S = 0.1  # those that end within it of the first count as seen with it
 # After a failure the others can save nothing together, and JAX takes SIGTERM for a notice: they do not end by it.
 _GRACE_AFTER_FAILURE_S = 2.0
 _LAST_LINES = 20
@@ -74,6 +76,10 @@ class Job:
         """The file that process `number` makes when it is ready for the others."""
         return self.folder(number) / "arrived"
 
+    def failure(self, number: int) -> Path:
+        """The file in which process `number` says when it failed."""
+        return self.folder(number) / "failed"
+
     def environment(self, number: int, port: int) -> dict[str, str]:
         """The variables of process `number`, where process 0 listens at `port`."""
         told = {
@@ -82,6 +88,7 @@ class Job:
             COUNT: str(self.processes),
             NUMBER: str(number),
             ARRIVAL: str(self.arrival(number).absolute()),
+            FAILURE: str(self.failure(number).absolute()),
             "PYTHONUNBUFFERED": "1",
         }
 
@@ -171,11 +178,10 @@ class _Watch:
         while True:
             self._shown.update()
             codes = [rank.process.poll() for rank in self._ranks]
-            failed = [rank for rank, code in zip(self._ranks, codes, strict=True) if code]
             if self._caught:
                 return self._stopped()
-            if failed:
-                return self._failed(failed)
+            if any(codes):
+                return self._failed()
             if all(code == 0 for code in codes):
                 return 0
             self._check_arrivals()
@@ -190,25 +196,32 @@ class _Watch:
         self._shown.say(
             f"{name}: the processes have {self._job.grace_s:g} s to save; another one kills them"
         )
-        self._wait(self._job.grace_s)
+        self._wait(self._job.grace_s, 1)
         return 128 + number
 
-    def _failed(self, failed: Sequence[_Rank]) -> int:
-        """After a failure: the others end too."""
+    def _failed(self) -> int:
+        """After a failure: the others end too. The first that failed is not always the first that is seen."""
+        sleep(_TOGETHER_S)
+        failed = [rank for rank in self._ranks if rank.process.poll()]
+        failed.sort(key=self._failed_ns)
         for rank in self._ranks:
             rank.send(signal.SIGTERM)
-        self._wait(_GRACE_AFTER_FAILURE_S)
+        self._wait(_GRACE_AFTER_FAILURE_S, 0)
 
-        for rank in failed:
+        for rank in reversed(failed):  # the first is the last that is read
             self._shown.say(f"rank {rank.number} {_ended(rank.process.returncode)}")
             if rank.number:  # of process 0 all was shown
                 self._shown.say(_end_of(rank))
         code = failed[0].process.returncode
         return code if code > 0 else 128 - code
 
-    def _wait(self, limit_s: float) -> None:
-        """Until all have ended, `limit_s` are over, or one more signal comes."""
-        signals = len(self._caught)
+    def _failed_ns(self, rank: _Rank) -> int:
+        """When `rank` failed by its own word; 0 for one that could say nothing, since it was killed."""
+        said = self._job.failure(rank.number)
+        return int(said.read_text()) if said.exists() else 0
+
+    def _wait(self, limit_s: float, signals: int) -> None:
+        """Until all have ended, `limit_s` are over, or more than `signals` signals have come."""
         end_s = monotonic() + limit_s
         while any(rank.process.poll() is None for rank in self._ranks):
             self._shown.update()
@@ -246,7 +259,8 @@ class _Watch:
 def _started(job: Job, number: int, port: int) -> _Rank:
     folder = job.folder(number)
     folder.mkdir(parents=True, exist_ok=True)
-    job.arrival(number).unlink(missing_ok=True)
+    for file in (job.arrival(number), job.failure(number)):
+        file.unlink(missing_ok=True)
     command = [sys.executable, str(job.script), *job.arguments]
 
     with (folder / STDOUT).open("wb") as out, (folder / STDERR).open("wb") as err:

@@ -74,6 +74,26 @@ def test_all_stop_when_one_fails(tmp_path: Path) -> None:
     assert not any(map(is_running, pids(tmp_path, 1)))
 
 
+def test_the_first_that_fails_is_named_though_it_ends_last(tmp_path: Path) -> None:
+    """Rank 0 fails for want of rank 1, and is gone before it."""
+    script = """
+import os
+from pathlib import Path
+from time import sleep
+from autopar.distributed.ending import _end
+if os.environ["JAX_PROCESS_ID"] == "1":
+    leave = os._exit
+    os._exit = lambda code: (sleep(0.05), leave(code))
+    _end(7)
+while not Path("log_output/rank.1/failed").exists():
+    sleep(0.001)
+_end(1)
+"""
+    done = launched(tmp_path, script, "-n", 2)
+    assert done.code == 7
+    assert done.err.index("rank 0 ended with") < done.err.index("rank 1 ended with exit code 7")
+
+
 def test_a_signal_that_ends_a_process_is_named(tmp_path: Path) -> None:
     script = f"{NUMBER}print('here', flush=True)\n{AFTER_RANK_0}if number == 1: os.kill(os.getpid(), 9)\n{WAITING}"
     done = launched(tmp_path, script, "-n", 2)

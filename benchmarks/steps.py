@@ -23,7 +23,7 @@ from rich import box
 from rich.table import Table
 
 import autopar
-from autopar.errors import NoFeasiblePlan
+from autopar.errors import NoFeasiblePlan, Unsolved
 from benchmarks.end_to_end import describe_machine
 from benchmarks.record import Screen, add_record_option, record
 from benchmarks.shapes import Shapes, encoder_decoder, gpt, llama
@@ -68,7 +68,7 @@ def measure(name: str, cluster: str) -> Row:
     compared, compared_s = planned(options=autopar.SearchOptions(overlap="compared"))
     try:
         data_parallel_s = planned(mode="data_parallel")[0].step_time_s
-    except NoFeasiblePlan:
+    except (NoFeasiblePlan, Unsolved):
         data_parallel_s = None
 
     return Row(

@@ -432,11 +432,9 @@ def _uses(planned: Planned, known: Mapping[int, int]) -> tuple[UseRow, ...]:
     graph = planned.graph
     found: dict[UseRow, None] = {}
     for op, strategy in zip(graph.ops, planned.plan.stage.strategies, strict=True):
-        if is_again(op):
-            continue
         for tensor, placement in zip(op.ins, strategy.ins, strict=True):
             source = known.get(tensor.id)
-            if source is not None:
+            if source is not None and not is_again(op):
                 name = graph.inputs[source].name
                 use = UseRow(name, op.kind, op.source, op.phase, tensor.dtype, str(placement))
                 found[use] = None

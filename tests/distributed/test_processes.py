@@ -165,6 +165,31 @@ def test_a_port_that_process_0_cannot_have_is_named() -> None:
     assert f"JobError: process 0 cannot listen at :{port} (Address already in use)" in done.err
 
 
+@pytest.mark.parametrize(
+    ("error", "kind", "message"),
+    [
+        (ValueError("no int: 'two'"), InvalidOption, "JAX cannot tell the processes from what"),
+        (
+            jax.errors.JaxRuntimeError("UNKNOWN: Failed to start RPC server"),
+            JobError,
+            r"JAX cannot start \(UNKNOWN: .*JAX_COORDINATOR_PORT names another",
+        ),
+    ],
+    ids=["variables", "port"],
+)
+def test_what_jax_refuses_is_told(
+    error: Exception, kind: type[Exception], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by variables of Open MPI that are no numbers, and by a port of theirs that is taken."""
+
+    def refusing(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(jax.distributed, "initialize", refusing)
+    with pytest.raises(kind, match=message):
+        distributed.init("127.0.0.1:1", 2, 1)
+
+
 def test_a_process_that_fails_ends_without_waiting_for_the_others(tmp_path: Path) -> None:
     """And is the one that is named, though the other fails for want of it; its own exit code is kept."""
     script = f"""{JOINING}

@@ -247,3 +247,16 @@ def test_a_server_too_many_is_refused() -> None:
         with pytest.raises(ParameterServerError, match="the job has its 2 servers"):
             answer(scheduler.join_server.remote(server, None))
         ray().kill(server)
+
+
+def test_a_scheduler_that_dies_is_told() -> None:
+    """To its workers, and to whoever waits for the result."""
+    with without_workers(job(servers=1)) as scheduler:
+        worker = ps.Worker(scheduler)
+        ray().kill(scheduler)
+        with pytest.raises(ParameterServerError, match="the scheduler is gone: start scheduler"):
+            next(worker.turns())
+        with pytest.raises(ParameterServerError, match="the scheduler is gone: The actor died"):
+            Running(scheduler).result()
+        with pytest.raises(ParameterServerError, match="the scheduler is gone"):
+            worker.close()

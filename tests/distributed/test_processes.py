@@ -68,7 +68,7 @@ def test_what_one_process_read_goes_to_all(found: dict[str, Any]) -> None:
     """Structure, text, bits of numbers, typed keys, and more bytes than a power of two."""
     assert found["read"] == [True, True]
     already, nobody = found["refused"]
-    assert "tree['w'] is an array over several processes" in already
+    assert "tree['w'] is an array over several processes: all have it" in already
     assert "there is no process 2: expected 0 to 1" in nobody
 
 

@@ -61,7 +61,8 @@ def ended(lost: bool = False, **options: Any) -> None:
 
 def test_a_job_without_workers_ends() -> None:
     with pytest.raises(
-        ParameterServerError, match=r"no worker is left after 0 updates, and none came within 0\.3 s"
+        ParameterServerError,
+        match=r"no worker is left after 0 updates, and none came within 0\.3 s",
     ):
         ended()
 

@@ -149,7 +149,8 @@ def run_file(path: Path) -> object:
     """
     module_name = f"_autopar_report_{path.stem}"
     spec = importlib.util.spec_from_file_location(module_name, path)
-    assert spec is not None and spec.loader is not None, "its name ends in .py"
+    assert spec is not None, "its name ends in .py"
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module
     sys.path.insert(0, str(path.resolve().parent))

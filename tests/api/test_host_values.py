@@ -119,7 +119,7 @@ def test_numbers_and_arrays_of_jax_are_host_values() -> None:
 def test_in_one_process_it_holds_everything() -> None:
     plan = autopar.plan(lambda p, x: layer(p["w"], x), {"w": W}, X, cluster=SLOW)
     assert plan.in_slices() == ({"w": (slice(0, 16), slice(0, 24))}, (slice(0, 8), slice(0, 16)))
-    with pytest.raises(InvalidMesh, match="process 3 has none of the plan's devices. Name one"):
+    with pytest.raises(InvalidMesh, match=r"process 3 has none of the plan's devices. Name one"):
         plan.in_slices(3)
 
 

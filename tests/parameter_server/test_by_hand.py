@@ -98,14 +98,14 @@ def test_a_ray_that_cannot_be_joined_is_told(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(cluster, "ray", SilentRay)
     with pytest.raises(
         ParameterServerError,
-        match="cannot be joined: Authentication failed. Other hosts need its ~/.ray/auth_token",
+        match=r"cannot be joined: Authentication failed. Other hosts need its ~/.ray/auth_token",
     ):
         ps.run_server("127.0.0.1:6390")
 
 
 def test_a_ray_without_a_scheduler_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "ray", SilentRay)
-    with pytest.raises(ParameterServerError, match="no scheduler is there within 0.1 s: start it"):
+    with pytest.raises(ParameterServerError, match=r"no scheduler is there within 0.1 s: start it"):
         cluster.scheduler_at("127.0.0.1:6390", 0.1)
 
 

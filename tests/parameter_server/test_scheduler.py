@@ -38,7 +38,7 @@ class Handle:
 
 
 def ended(lost: bool = False, **options: Any) -> None:
-    """A job with one server and one worker, which leaves on its first turn, or its server is lost then; until its end."""
+    """A job with one server and one worker, which leaves on its turn, or its server is lost then; until its end."""
     assert len(jax.devices()) == 8  # JAX is in use: scheduler and server leave it as it is
     job = Job(PARAMS, optax.sgd(0.1), steps=3, start_timeout_s=SOON_S, **options)
 

@@ -53,14 +53,12 @@ class Section:
 
     def text(self) -> str:
         """As Markdown, by class; the sites stand in comments."""
-        parts = [f"## {self.title}", self.about]
-        for site in all_sites():
-            if site.name in self.tests:
-                parts.append(
-                    f"<!-- {site.name} -->\n\n```text\n{site.kind}: {site.template}\n```\n\n"
-                    f"`{self.tests[site.name]}`"
-                )
-        return "\n\n".join(parts)
+        messages = [
+            f"<!-- {site.name} -->\n\n```text\n{site.kind}: {site.template}\n```\n\n`{self.tests[site.name]}`"
+            for site in all_sites()
+            if site.name in self.tests
+        ]
+        return "\n\n".join([f"## {self.title}", self.about, *messages])
 
 
 def sections() -> list[Section]:

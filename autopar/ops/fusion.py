@@ -111,13 +111,13 @@ def _reorders(op: OpNode) -> bool:
 
 
 @once_per_graph
-def other_names(graph: OpGraph) -> frozenset[int]:
+def other_names(graph: OpGraph, fusing: Fusing = PLAIN) -> frozenset[int]:
     """The ids of tensors that are others under another name, at the borders of what a user splits by hand.
 
     A result of the function is what it is made of; elsewhere what it is made of is the one that takes memory.
     """
     uses = uses_of(graph)
-    kept = materialised(graph)
+    kept = materialised(graph, fusing)
     inputs, results = ({tensor.id for tensor in side} for side in (graph.inputs, graph.outputs))
     found: set[int] = set()
     for op in graph.ops:
@@ -278,7 +278,7 @@ def written_out(graph: OpGraph, fusing: Fusing = PLAIN) -> frozenset[int]:
 
 
 @once_per_graph
-def recomputed(graph: OpGraph) -> frozenset[int]:
+def recomputed(graph: OpGraph, fusing: Fusing = PLAIN) -> frozenset[int]:
     """The ids of tensors with several uses that each of them may compute anew, so that the operands live on.
 
     Results of cheap fusible operators that only fusible operators and reductions read. Whether XLA keeps such a tensor
@@ -288,7 +288,7 @@ def recomputed(graph: OpGraph) -> frozenset[int]:
     """
     found: set[int] = set()
     every = uses_of(graph)
-    kept = materialised(graph)
+    kept = materialised(graph, fusing)
     makers = {tensor.id: op for op in graph.ops for tensor in op.outs}
     for tensor, op in makers.items():
         uses = every.get(tensor, ())

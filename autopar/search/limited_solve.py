@@ -294,9 +294,9 @@ def account_of(graph: OpGraph, program: ShardedProgram, pricing: Pricing) -> Acc
     spent = account(
         program,
         pricing.op_cost,
-        materialised(graph),
+        materialised(graph, backend.fusing),
         graph.donated,
-        recomputed=recomputed(graph),
+        recomputed=recomputed(graph, backend.fusing),
         workspace=workspace_bytes,
     )
     counted = spent.peak_memory_bytes
@@ -312,12 +312,13 @@ def account_of(graph: OpGraph, program: ShardedProgram, pricing: Pricing) -> Acc
     )
 
 
-def lives_in(graph: OpGraph, program: ShardedProgram) -> Lives:
+def lives_in(graph: OpGraph, program: ShardedProgram, pricing: Pricing) -> Lives:
     """When a device holds what while it runs `program`, as `account_of` counts it."""
+    fusing = backend_of(compiler_of(pricing)).fusing
     return lives_of(
         program,
-        materialised(graph),
+        materialised(graph, fusing),
         graph.donated,
-        recomputed=recomputed(graph),
+        recomputed=recomputed(graph, fusing),
         workspace=workspace_bytes,
     )

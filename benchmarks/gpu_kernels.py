@@ -109,7 +109,9 @@ def _kernels(module: HloModule, computation: str, times: int, device: Device) ->
             yield Kernel(instruction, times, _seconds(instruction, results, device))
             continue
         if opcode in ("while", "conditional", "call", "async-start"):
-            inside = times * rounds(instruction.trip_count) if opcode == "while" else times
+            inside = times
+            if opcode == "while":
+                inside *= rounds(module.trip_count(instruction, computation))
             for called in instruction.called:
                 yield from _kernels(module, called, inside, device)
 

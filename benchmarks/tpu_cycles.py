@@ -47,6 +47,8 @@ def _estimates(
         if found := CYCLES.search(instruction.attributes):
             yield instruction, times * int(found[1])
             continue
-        inside = times * rounds(instruction.trip_count) if instruction.opcode == "while" else times
+        inside = times
+        if instruction.opcode == "while":
+            inside *= rounds(module.trip_count(instruction, computation))
         for called in instruction.called:
             yield from _estimates(module, called, inside)

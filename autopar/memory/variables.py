@@ -19,7 +19,7 @@ from autopar.core.space import Space
 from autopar.core.strategy import StrategyArrays
 from autopar.memory.duplicated import Duplicated, Longer
 from autopar.memory.intervals import HeldTimes, held
-from autopar.ops.fusion import PLAIN, Fusing, materialised, other_names, recomputed
+from autopar.ops.fusion import PLAIN, Fusing, in_memory, other_names, recomputed
 from autopar.redistribute.route import Router
 from autopar.solve.problem.factored_matrix import Matrix
 
@@ -99,7 +99,7 @@ class Variables:
     @cached_property
     def in_memory(self) -> frozenset[int]:
         """The ids of the tensors that take memory of their own."""
-        return materialised(self.graph, self.fusing) - other_names(self.graph, self.fusing)
+        return in_memory(self.graph, self.fusing) - other_names(self.graph, self.fusing)
 
     @cached_property
     def held(self) -> HeldTimes:

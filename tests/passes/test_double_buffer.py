@@ -169,7 +169,7 @@ def test_what_is_carried_lies_in_memory_and_stacks_lie_once(plan: Plan) -> None:
     carries = [v for i in of_kind(program, "carry_in") for v in i.outs]
     assert all(size[v] == program.local_bytes(v) for v in carries)
 
-    lives = lives_in(found.graph, program)
+    lives = lives_in(found.graph, program, found.pricing)
     alive = dict(zip(lives.values.tolist(), zip(lives.start, lives.stop, strict=True), strict=True))
     for last in of_kind(program, "scan_last"):
         assert alive[last.ins[0]][1] <= alive[last.outs[0]][0]

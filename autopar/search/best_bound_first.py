@@ -109,7 +109,7 @@ def race(
         last = running
         is_over = not running or (cheapest.is_any and stop.is_over)
         leader = min(running, key=lambda n: (known[n], turn[n]), default=0)
-        if cheapest.unmade and (is_over or started[leader]):
+        if cheapest.unmade and (is_over or known[leader] > -inf):
             for n in cheapest.made(stop):
                 finished[n] = False
             continue

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import replace
+from weakref import ref
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 
 from autopar.solve import Infeasible, Problem, SolveOptions, proven
 from autopar.solve.certificate.proof import Prices
+from autopar.solve.parametric import relaxation
 from autopar.solve.parametric.relaxation import bounded_at, relaxed
 from autopar.solve.parametric.single_limit import Focus
 from autopar.solve.problem.problem import objective, usage_over_time
@@ -74,3 +77,23 @@ def test_prices_that_prove_a_limit_prove_it_as_well_at_once() -> None:
     found = bounded_at(within, focus.prices_at(limit), limit, 2 * known, OPTIONS)
     assert found.bound >= known * (1 - 0.01)
     assert proven(within, found.proof).bound >= found.bound * (1 - 1e-9)
+
+
+def test_what_refutes_a_limit_is_let_go_of_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planning collects no cycles: an error that is kept keeps the whole search that led to it."""
+    chain = replace(chain_with_skips(60, 5, 6, 0, memory=True), usage_limit=10.0)
+    made: list[ref[Problem]] = []
+
+    def noted(problem: Problem, prices: Prices) -> Problem:
+        found = relaxed(problem, prices)
+        made.append(ref(found))
+        return found
+
+    monkeypatch.setattr(relaxation, "relaxed", noted)
+    gc.disable()
+    try:
+        found = bounded_at(chain, Prices(np.array([3]), np.array([1e-3])), 10.0, 1e-3, OPTIONS)
+        assert found.bound > 0.0
+        assert made[0]() is None
+    finally:
+        gc.enable()

@@ -95,9 +95,13 @@ def bounded_at(
     options = replace(options, gap_tolerance=max(0.0, tolerance))
     try:
         found = solve(relaxed(problem, prices), options=options, below=total)
-    except NothingCheaper as nothing:
-        found = nothing
+        low = found.lower_bound
+        witness = found.witness
+    except NothingCheaper as nothing:  # which is not kept: it holds all that led to it
+        low = nothing.lower_bound
+        witness = nothing.witness
     except (Infeasible, Unsolved):
         return PricedBound(-np.inf)
-    bound = found.lower_bound - share - TOLERANCE * abs(total)  # up to which the solver proves
-    return PricedBound(bound, (Price(prices), *(found.witness or ())))
+
+    bound = low - share - TOLERANCE * abs(total)  # up to which the solver proves
+    return PricedBound(bound, (Price(prices), *(witness or ())))

@@ -22,7 +22,13 @@ from autopar.core.strategy import Strategy
 from autopar.emit.local.localize import localize
 from autopar.errors import PlanFileError
 from autopar.memory.account import lives_of
-from autopar.passes.double_buffer import Prices, double_buffered, most_buffered
+from autopar.passes.double_buffer import (
+    Prices,
+    double_buffered,
+    in_flight_bytes,
+    largest_in_flight,
+    most_buffered,
+)
 from autopar.passes.verify import verify
 from autopar.report.summary import step_time_s
 from autopar.search.limited_solve import lives_in
@@ -118,6 +124,39 @@ def test_what_runs_ahead_is_gathered_for_the_next_round(plan: Plan) -> None:
     sent = [i for i in program.instructions if isinstance(i, Move) and i.is_collective]
     inside = {move.kind for move in sent if program.tree.path(move.region)}
     assert inside == {"all_gather", "all_reduce"}
+
+
+def copies(program: ShardedProgram) -> int:
+    """How many values are copied into their carries."""
+    moves = [i for i in program.instructions if isinstance(i, Move)]
+    return sum(move.reason == "carried into the next round" for move in moves)
+
+
+def test_a_carry_is_copied_unless_its_memory_is_free(plan: Plan) -> None:
+    """What is gathered is read until the next is there; what is reduced in front of its maker has been read by then."""
+    program = plan.bound.planned.program
+    (most,) = most_buffered(program)
+    for op_s, behind in ((0.0, 2), (1.0, 0)):
+        prices = Prices(lambda *_: 0.0, lambda *_, seconds=op_s: seconds)
+        for chosen, count in ((most._replace(behind=0), 2), (most._replace(ahead=0), behind)):
+            found = double_buffered(program, (chosen,), prices)
+            verify(found)
+            assert copies(found) == count
+
+
+def test_in_flight_are_operands_and_a_copy_of_the_larger_side(plan: Plan) -> None:
+    program = plan.bound.planned.program
+    (most,) = most_buffered(program)
+    whole = WIDTH * HIDDEN * 4
+    gathered = whole + whole // 8
+    for chosen, held in (
+        (most, 2 * gathered + 4 * whole),
+        (most._replace(ahead=1, behind=0), gathered),
+        (most._replace(ahead=0, behind=1), 2 * whole),
+    ):
+        assert in_flight_bytes(program, (chosen,)) == held
+    assert in_flight_bytes(program, ()) == 0
+    assert largest_in_flight(program) == 3 * whole
 
 
 def test_a_file_keeps_it(plan: Plan, tmp_path: Any) -> None:

@@ -29,6 +29,7 @@ from autopar.passes.double_buffer import (
     largest_in_flight,
     most_buffered,
 )
+from autopar.passes.rounds import Rounds
 from autopar.passes.verify import verify
 from autopar.report.summary import step_time_s
 from autopar.search.limited_solve import lives_in
@@ -239,17 +240,30 @@ def drawn_programs(case: Case, mesh: str, seed: int) -> list[ShardedProgram]:
     program = case.program(local_plan(case, case.space(MESHES[mesh]), seed, 0.8))
     prices = Prices(with_permutes, lambda *_: 1e-7 * (seed % 2))
     (most,) = most_buffered(program) or (DoubleBuffered(0, 0, 0),)
-    few = most._replace(ahead=min(most.ahead, 1), behind=min(most.behind, 1))
-    return [program, *(double_buffered(program, (chosen,), prices) for chosen in (most, few))]
+    chosen = (most, one_each(most))
+    return [program, *(double_buffered(program, (one,), prices) for one in chosen)]
+
+
+def one_each(most: DoubleBuffered) -> DoubleBuffered:
+    """One ahead and one behind, if there are any."""
+    return most._replace(ahead=min(most.ahead, 1), behind=min(most.behind, 1))
 
 
 def test_collectives_of_any_plan_may_be_of_another_round(many_ways: Case) -> None:
+    """So many as are chosen run once more, those first that are needed first."""
     buffered = 0
     for seed in range(8):
-        program, *others = drawn_programs(many_ways, "2x2x2", seed)
-        for other in others:
-            verify(other)
-            buffered += len(other.instructions) > len(program.instructions)
+        program, every, few = drawn_programs(many_ways, "2x2x2", seed)
+        for most in most_buffered(program):
+            for other, chosen in ((every, most), (few, one_each(most))):
+                verify(other)
+                assert runs(other) == runs(program) + chosen.ahead + chosen.behind
+                buffered += 1
+
+            rounds = Rounds(program, program.tree[most.region])
+            readers = [rounds.reading(n) for n in rounds.ahead]
+            needed = [min(at) for at in readers if rounds.early.isdisjoint(at)]
+            assert needed == sorted(needed)
     assert buffered >= 12
 
 

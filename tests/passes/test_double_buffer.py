@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -32,8 +33,10 @@ from autopar.passes.double_buffer import (
 from autopar.passes.rounds import Rounds
 from autopar.passes.verify import verify
 from autopar.report.summary import step_time_s
+from autopar.search.double_buffering import with_double_buffers
 from autopar.search.limited_solve import lives_in
 from autopar.search.search import restore
+from autopar.search.task import Planned
 from tests.equivalence.cases import MESHES, Case, assert_equal, with_permutes
 from tests.equivalence.check import run
 from tests.equivalence.draw import local_plan
@@ -279,6 +282,37 @@ def test_values_of_any_plan_stay(many_ways: Case, mesh: str) -> None:
 def of_kind(program: ShardedProgram, kind: str) -> list[Compute]:
     """The operators of a kind."""
     return [i for i in program.instructions if isinstance(i, Compute) and i.op.kind == kind]
+
+
+def scheduled(seconds: dict[tuple[int, int], float], exposed_s: float, plan: Plan) -> Planned:
+    """What is chosen where a step takes so long by what runs ahead and behind, 2 % less with room for a collective."""
+    raw = plan.bound.planned
+    planned = replace(raw, task=replace(raw.task, memory_limit_bytes=None))
+    (most,) = most_buffered(raw.program)
+
+    def schedule(tried: Planned) -> Any:
+        chosen = tried.plan.double_buffered or (DoubleBuffered(most.region, 0, 0),)
+        flying = in_flight_bytes(raw.program, chosen)
+        has_room = tried.plan.in_flight_bytes > flying
+        taken_s = seconds[chosen[0].ahead, chosen[0].behind] - 0.02 * has_room
+        event = SimpleNamespace(communicates=True, region=most.region, weight_s=exposed_s)
+        return SimpleNamespace(makespan_s=taken_s, events=[event])
+
+    return with_double_buffers(planned, schedule)
+
+
+def test_what_saves_a_thousandth_of_a_step_is_taken(plan: Plan) -> None:
+    seconds = {(0, 0): 1.0, (1, 0): 0.9, (2, 0): 0.95, (1, 1): 0.8995, (1, 2): 0.85}
+    found = scheduled(seconds, 0.1, plan)
+    (chosen,) = found.plan.double_buffered or ()
+    assert (chosen.ahead, chosen.behind) == (1, 2)
+    room = largest_in_flight(plan.bound.planned.program)
+    flying = in_flight_bytes(plan.bound.planned.program, (chosen,))
+    assert found.plan.in_flight_bytes == found.account.in_flight_bytes == room + flying
+
+
+def test_loops_that_expose_less_are_left_as_they_are(plan: Plan) -> None:
+    assert scheduled({(0, 0): 1.0}, 5e-4, plan).plan.double_buffered is None
 
 
 def one_product(weights: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -301,11 +301,12 @@ def scheduled(seconds: dict[tuple[int, int], float], exposed_s: float, plan: Pla
     return with_double_buffers(planned, schedule)
 
 
-def test_what_saves_a_thousandth_of_a_step_is_taken(plan: Plan) -> None:
-    seconds = {(0, 0): 1.0, (1, 0): 0.9, (2, 0): 0.95, (1, 1): 0.8995, (1, 2): 0.85}
+@pytest.mark.parametrize(("last_s", "behind"), [(0.85, 2), (0.8992, 0)])
+def test_what_saves_a_thousandth_of_a_step_is_taken(plan: Plan, last_s: float, behind: int) -> None:
+    seconds = {(0, 0): 1.0, (1, 0): 0.9, (2, 0): 0.95, (1, 1): 0.8995, (1, 2): last_s}
     found = scheduled(seconds, 0.1, plan)
     (chosen,) = found.plan.double_buffered or ()
-    assert (chosen.ahead, chosen.behind) == (1, 2)
+    assert (chosen.ahead, chosen.behind) == (1, behind)
     room = largest_in_flight(plan.bound.planned.program)
     flying = in_flight_bytes(plan.bound.planned.program, (chosen,))
     assert found.plan.in_flight_bytes == found.account.in_flight_bytes == room + flying

@@ -10,7 +10,7 @@ So the least bound of all holds for all of them, whether they ran to their end o
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import compress
 from math import inf
 from typing import Generic, TypeVar
@@ -28,13 +28,15 @@ Found = TypeVar("Found")
 class Progress(Generic[Found]):
     """What an entrant knows after a step: `bound` holds for all that it may find; `found`, if any, costs `objective`.
 
-    `misfit` is why it will find nothing.
+    `make` makes it where that takes long, or says that it is nothing after all (None). `misfit` is why it will find
+    nothing.
     """
 
     bound: float
     objective: float = inf
     found: Found | None = None
     misfit: AutoparError | None = None
+    make: Callable[[], Found | None] | None = None
 
 
 Entrant = Generator[Progress[Found], float, None]
@@ -92,29 +94,32 @@ def race(
     turn = {n: place for place, n in enumerate(order or range(len(entrants)))}
     started = [False] * len(entrants)
     finished = [False] * len(entrants)
-    misfits: dict[int, AutoparError] = {}
-    winner = None
-    best = below
-    found = None
+    cheapest = _Cheapest[Found](below)
     last: Sequence[int] = range(len(entrants))
 
     while True:
         running = [
             n
             for n, bound in enumerate(known)
-            if not finished[n] and not reaches(bound, best, enough)
+            if not finished[n] and not reaches(bound, cheapest.objective, enough)
         ]
-        for n in {*last}.difference(running, [winner], compress(last, (finished[n] for n in last))):
+        kept = (*running, cheapest.winner, *compress(last, (finished[n] for n in last)))
+        for n in {*last}.difference(kept):
             ruled_out(n)
         last = running
-        if not running or (found is not None and stop.is_over):
-            reasons = tuple(misfits[n] for n in sorted(misfits))
-            return RaceResult(winner, found, best, tuple(known), tuple(finished), reasons)
-        leader = min(running, key=lambda n: (known[n], turn[n]))
+        is_over = not running or (cheapest.is_any and stop.is_over)
+        leader = min(running, key=lambda n: (known[n], turn[n]), default=0)
+        if cheapest.unmade and (is_over or started[leader]):
+            for n in cheapest.made(stop):
+                finished[n] = False
+            continue
+        if is_over:
+            return cheapest.result(known, finished)
         try:
+            best = cheapest.objective
             progress = entrants[leader].send(best) if started[leader] else next(entrants[leader])
         except KeyboardInterrupt:
-            if found is None:
+            if not cheapest.is_any:
                 raise
             stop.note("keyboard")
             continue
@@ -122,15 +127,86 @@ def race(
             finished[leader] = True
             continue
         started[leader] = True
-        if progress.found is not None and not reaches(progress.objective, best):
-            winner = leader
-            best = progress.objective
-            found = progress.found
-        if progress.misfit is not None:
-            misfits[leader] = progress.misfit
-        finished[leader] = reaches(progress.bound, progress.objective, enough)
+        objective = cheapest.met(leader, progress)
+        finished[leader] = reaches(progress.bound, objective, enough)
         for n in (leader, *contained[leader]):
             known[n] = max(known[n], progress.bound)
+
+
+@dataclass(eq=False)
+class _Cheapest(Generic[Found]):
+    """The cheapest so far, and whose it is. `unmade` are cheaper and cheaper ones that are still to be made.
+
+    There are some only once anything was found: as a rule all that is found then can be made, and the last is all that
+    is wanted. `before` is what stands if none of them can.
+    """
+
+    objective: float
+    winner: int | None = None
+    found: Found | None = None
+    unmade: list[tuple[float, int, Callable[[], Found | None]]] = field(
+        default_factory=list[tuple[float, int, Callable[[], Found | None]]]
+    )
+    before: tuple[float, int | None] = (inf, None)
+    misfits: dict[int, AutoparError] = field(default_factory=dict[int, AutoparError])
+
+    @property
+    def is_any(self) -> bool:
+        """Whether anything was found."""
+        return self.found is not None
+
+    def met(self, entrant: int, progress: Progress[Found]) -> float:
+        """Takes up what an entrant found, if that is cheaper; what that costs, `inf` if it turned out to be nothing."""
+        objective = progress.objective
+        if progress.misfit is not None:
+            self.misfits[entrant] = progress.misfit
+        if reaches(objective, self.objective):
+            return objective
+
+        found = progress.found
+        if progress.make is not None:
+            if self.is_any:
+                self.before = self.before if self.unmade else (self.objective, self.winner)
+                self.unmade.append((objective, entrant, progress.make))
+                self.objective = objective
+                self.winner = entrant
+                return objective
+            found = progress.make()
+        if found is None:
+            return inf if progress.make is not None else objective
+        self._take(objective, entrant, found)
+        return objective
+
+    def made(self, stop: StopToken) -> list[int]:
+        """Makes the cheapest of what is still to be made; whose were nothing after all."""
+        nothing: list[int] = []
+        try:
+            while self.unmade:
+                objective, entrant, make = self.unmade.pop()
+                found = make()
+                if found is not None:
+                    self._take(objective, entrant, found)
+                    return nothing
+                nothing.append(entrant)
+        except KeyboardInterrupt:
+            stop.note("keyboard")
+            self.unmade.clear()
+
+        self.objective, self.winner = self.before
+        return nothing
+
+    def _take(self, objective: float, entrant: int, found: Found) -> None:
+        self.unmade.clear()
+        self.objective = objective
+        self.winner = entrant
+        self.found = found
+
+    def result(self, bounds: Sequence[float], finished: Sequence[bool]) -> RaceResult[Found]:
+        """How the race ended."""
+        misfits = tuple(self.misfits[n] for n in sorted(self.misfits))
+        return RaceResult(
+            self.winner, self.found, self.objective, tuple(bounds), tuple(finished), misfits
+        )
 
 
 def reaches(bound: float, best: float, tolerance: float = TIE) -> bool:

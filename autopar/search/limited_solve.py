@@ -75,11 +75,9 @@ class LimitedSolve:
           Infeasible: proven, here or under a looser limit before.
           NothingCheaper: none was found that costs less than `below`.
         """
-        problem = self.problem(limit_bytes)
         if limit_bytes is None:
-            found = self._without_limit(problem, options, below)
-            found = with_rows_split(self, problem, found, found.lower_bound)
-            return replace(self.planned(found), problem=problem)
+            return self.planned_freely(self.solved_freely(options, below))
+        problem = self.problem(limit_bytes)
         for refused, reason in self._refused:
             if limit_bytes <= refused:
                 raise reason
@@ -87,6 +85,16 @@ class LimitedSolve:
             planned = self.planned(self._within_limit(problem, limit_bytes, options, below))
             self._solved[limit_bytes] = replace(planned, problem=problem)
         return self._solved[limit_bytes]
+
+    def solved_freely(self, options: SolveOptions | None = None, below: float = inf) -> Solution:
+        """The choice without a memory limit; errors as of `solve`."""
+        problem = self.problem(None)
+        found = self._without_limit(problem, options, below)
+        return with_rows_split(self, problem, found, found.lower_bound)
+
+    def planned_freely(self, solution: Solution) -> Planned:
+        """The plan that a choice without a memory limit is."""
+        return replace(self.planned(solution), problem=self.problem(None))
 
     def bound_within(self, limit_bytes: float) -> float:
         """What was proven of all plans within this limit; `inf` if there are none."""

@@ -17,10 +17,29 @@ from autopar.search.limited_solve import LimitedSolve
 from autopar.search.memory_limit import plan_within
 from autopar.search.mesh_context import MeshContext
 from autopar.search.task import Planned, Task, bounding, roughly
-from autopar.solve import Infeasible, NothingCheaper, SolveOptions
+from autopar.solve import Infeasible, NothingCheaper, Solution, SolveOptions
 
 Found = tuple[LimitedSolve, Planned]
 """A plan, and the attempt that found it."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Rough:
+    """What little work chose, and the attempt that did."""
+
+    attempt: LimitedSolve
+    solution: Solution
+
+    @cached_property
+    def planned(self) -> Planned:
+        """The plan; its program is made when it is asked for."""
+        return self.attempt.planned_freely(self.solution)
+
+    def within(self, task: Task) -> Planned | None:
+        """The plan of the task, if its program keeps within that one's limit."""
+        limit = task.memory_limit_bytes
+        is_over = limit is not None and self.planned.account.peak_memory_bytes > limit
+        return None if is_over else replace(self.planned, task=task)
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,8 +54,8 @@ class MeshSearch:
     known: Planned | None = None
     near: Planned | None = None
     _free: list[Found] = field(default_factory=list[Found])
-    _rough: list[Found | NothingCheaper | None] = field(
-        default_factory=list[Found | NothingCheaper | None]
+    _rough: list[_Rough | NothingCheaper | None] = field(
+        default_factory=list[_Rough | NothingCheaper | None]
     )
     put_off: list[int] = field(default_factory=list[int])
     """The limits within which it was not searched yet, as recomputation is looked into."""
@@ -60,7 +79,9 @@ class MeshSearch:
             if isinstance(rough, NothingCheaper):
                 below = yield Progress(rough.lower_bound)
             else:
-                below = yield _met(replace(rough[1], task=task), limit)
+                known = rough.solution
+                make = partial(rough.within, task)
+                below = yield Progress(known.lower_bound, known.objective, make=make)
 
         try:
             attempt, free = self.free(below)
@@ -103,12 +124,12 @@ class MeshSearch:
             (found for found in self._free if found[1].account.peak_memory_bytes > limit), None
         )
 
-    def _found_roughly(self, below: float) -> Found | NothingCheaper | None:
-        """A plan without a memory limit, and a bound, found with little work; None where that finds neither."""
+    def _found_roughly(self, below: float) -> _Rough | NothingCheaper | None:
+        """A choice without a memory limit, and a bound, found with little work; None where that finds neither."""
         if self.known is None and not self._rough:
             try:
                 little = (roughly if below == inf else bounding)(self.task.options.solver)
-                self._rough.append(self._unlimited(little, below))
+                self._rough.append(_Rough(*self._unlimited(little, below)))
             except NothingCheaper as nothing:
                 # anew: what led to it, and its proof, take memory
                 self._rough.append(NothingCheaper(nothing.below, nothing.lower_bound))
@@ -129,8 +150,8 @@ class MeshSearch:
             rough = self._rough[0] if self._rough else None
             if self.known is not None:
                 self._free.append((self._attempt(self.known.plan.step_kinds), self.known))
-            elif isinstance(rough, tuple) and self._is_enough(rough[1]):
-                self._free.append(rough)
+            elif isinstance(rough, _Rough) and self._is_enough(rough.solution):
+                self._free.append((rough.attempt, rough.planned))
             elif isinstance(rough, NothingCheaper) and reaches(
                 rough.lower_bound, below, self.task.options.gap_tolerance
             ):
@@ -140,19 +161,21 @@ class MeshSearch:
 
         return self._free[0]
 
-    def _is_enough(self, planned: Planned) -> bool:
-        """Whether the plan is proven within the tolerance: a bound that reaches it exactly does, however rounded."""
-        plan = planned.plan
-        return reaches(plan.lower_bound_s, plan.objective_s, self.task.options.gap_tolerance + TIE)
+    def _is_enough(self, found: Solution) -> bool:
+        """Whether it is proven within the tolerance: a bound that reaches it exactly does, however rounded."""
+        return reaches(found.lower_bound, found.objective, self.task.options.gap_tolerance + TIE)
 
     def _found_fully(self, below: float) -> Found:
         """With all the work that the options allow."""
         try:
-            return self._unlimited(None, below)
+            attempt, solution = self._unlimited(None, below)
         except Unsolved as error:
             raise _unsolved(self.task, self.ground, error) from None
+        return attempt, attempt.planned_freely(solution)
 
-    def _unlimited(self, options: SolveOptions | None, below: float) -> Found:
+    def _unlimited(
+        self, options: SolveOptions | None, below: float
+    ) -> tuple[LimitedSolve, Solution]:
         """With the first steps of the constraints that leave any plan; of several, each has to tell whether it does."""
         task = self.task
         kinds = step_kinds_of(self.task.all_constraints)
@@ -160,7 +183,7 @@ class MeshSearch:
         for step_kinds in kinds:
             attempt = self._attempt(step_kinds)
             try:
-                return attempt, attempt.solve(None, options, below)
+                return attempt, attempt.solved_freely(options, below)
             except Infeasible:
                 continue
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 from math import inf, prod
 from typing import Any
@@ -27,7 +27,7 @@ from autopar.errors import AutoparError, InvalidOption, NoFeasiblePlan, Unsolved
 from autopar.redistribute.route import Router
 from autopar.search.best_bound_first import Entrant, Progress, race
 from autopar.search.mesh_context import MeshContext
-from autopar.search.mesh_search import MeshSearch
+from autopar.search.mesh_search import MeshSearch, _Rough
 from autopar.search.mesh_shapes import NAMES, mesh_shapes, refines
 from autopar.search.search import contained, find_at, find_on, find_plan, places_of
 from autopar.search.task import SearchOptions, Task
@@ -345,6 +345,40 @@ def test_of_equals_the_first_wins_and_a_misfit_is_told() -> None:
     assert race([entrant(Progress[str](1.0))], [[]], below=0.5, bounds=[0.5]).found is None
 
 
+@pytest.mark.parametrize(
+    ("nothing", "found", "order"),
+    [
+        ("", "c", "ac"),
+        ("c", "d", "acb"),
+        ("a", "c", "abc"),
+        ("bc", "d", "acb"),
+        ("abc", "d", "abc"),
+    ],
+)
+def test_of_what_takes_long_to_make_the_cheapest_is_made(
+    nothing: str, found: str, order: str
+) -> None:
+    """At once if nothing was found before. Whose is nothing after all goes on."""
+    made: list[str] = []
+
+    def making(name: str) -> str | None:
+        made.append(name)
+        return None if name in nothing else name
+
+    def costing(cost: float, name: str) -> Progress[str]:
+        return Progress(cost, cost, make=partial(making, name))
+
+    runs = [
+        entrant(costing(9.0, "a"), Progress(9.5)),
+        entrant(costing(8.0, "b"), Progress(8.5)),
+        entrant(costing(7.0, "c"), Progress(7.5, 7.5, "d")),
+    ]
+    finish = race(runs, [[], [], []])
+    assert (finish.found, "".join(made)) == (found, order)
+    assert finish.winner == 2
+    assert min(finish.bounds) == finish.objective
+
+
 def test_a_race_ends_within_the_tolerance() -> None:
     def runs() -> list[Entrant[str]]:
         return [
@@ -521,15 +555,14 @@ def test_a_bound_that_reaches_the_tolerance_is_enough_however_it_is_rounded(
     assert (cost - 0.995 * cost) / cost > 0.005
     place = places_of(task_of(graph_of(), cluster_of(8)), mesh_shapes((8,), 1))[0]
     attempt, planned = place.free()
-    close = replace(
-        planned, plan=replace(planned.plan, objective_s=cost, lower_bound_s=0.995 * cost)
-    )
+    assert planned.solution is not None
+    close = replace(planned.solution, objective=cost, lower_bound=0.995 * cost)
     again = MeshSearch(place.task, place.ground)
-    again._rough.append((attempt, close))
+    again._rough.append(_Rough(attempt, close))
     monkeypatch.setattr(
         MeshSearch, "_found_fully", lambda *_: pytest.fail("it is proven within the tolerance")
     )
-    assert again.free()[1] is close
+    assert again.free()[1].solution is close
 
 
 def test_of_shapes_with_the_same_best_plan_that_of_fewest_axes_is_taken() -> None:

@@ -27,7 +27,6 @@ STAGES: tuple[SolveStage[SolveState], ...] = (
     closing.FEW_ANNEALED,
     closing.CROSSOVER_ELIMINATED,
     closing.FIXED_POINT,
-    closing.NARROW_WINDOWS,
     closing.CROSSOVER,
     closing.CROSSOVER_ANNEALED,
     closing.CROSSOVER_CLOSE,

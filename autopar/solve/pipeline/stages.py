@@ -24,9 +24,9 @@ from autopar.solve.trws.ascent import Answer, Ascent, is_closed
 STAGES: tuple[SolveStage[SolveState], ...] = (
     messages.FIRST_CHOICE,
     messages.MESSAGES,
-    closing.FEW_ANNEALED,
     closing.CROSSOVER_ELIMINATED,
     closing.FIXED_POINT,
+    closing.FEW_ANNEALED,
     closing.CROSSOVER,
     closing.CROSSOVER_ANNEALED,
     closing.CROSSOVER_CLOSE,

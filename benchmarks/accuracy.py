@@ -27,9 +27,7 @@ from statistics import mean, median
 from time import perf_counter
 
 import jax
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 import autopar
 from autopar.core.graph import OpGraph
@@ -56,7 +54,7 @@ from benchmarks.accuracy_steps import all_ready, interleaved
 from benchmarks.end_to_end import describe_machine, shipped_cluster
 from benchmarks.kept_memory import keep_memory
 from benchmarks.models import Model
-from benchmarks.record import Screen, add_record_option, record
+from benchmarks.record import Screen, add_record_option, record, table
 from cost_models import Cluster, load_cluster
 
 DEVICES = 8
@@ -246,7 +244,7 @@ def _turned_bytes(program: ShardedProgram, move: Move) -> list[int]:
 def show_plans(console: Console, result: Result) -> None:
     """Prints the plans of one model, the fastest first."""
     names = tuple(result.figures)
-    table = _table(
+    shown = table(
         f"{result.model}: {result.size}",
         (
             "plan",
@@ -260,7 +258,7 @@ def show_plans(console: Console, result: Result) -> None:
         ),
     )
     for row in sorted(result.rows, key=lambda row: row.measured_s):
-        table.add_row(
+        shown.add_row(
             row.kind,
             row.mesh,
             str(row.collectives),
@@ -270,7 +268,7 @@ def show_plans(console: Console, result: Result) -> None:
             f"{row.peak_bytes / 1e6:.2f}",
             f"{100 * (row.predicted_peak_bytes / row.peak_bytes - 1):+.1f} %",
         )
-    console.print(table)
+    console.print(shown)
     least = min(row.measured_s for row in result.rows)
     short = (
         "" if least >= LEAST_STEP_S else f" The shortest step is under {1e3 * LEAST_STEP_S:.0f} ms."
@@ -292,10 +290,10 @@ def show_figures(console: Console, results: Sequence[Result]) -> None:
             "tau of halves",
             "clear tau",
         )
-        table = _table(f"Step times, {name}", heads)
+        shown = table(f"Step times, {name}", heads)
         for result in results:
             own = (f"{result.agreement:.2f}", f"{result.clear_taus[name]:.2f}")
-            table.add_row(result.model, *_figure_cells(result.figures[name]), *own)
+            shown.add_row(result.model, *_figure_cells(result.figures[name]), *own)
         parts = [
             ([r.predicted_s[name] for r in res.rows], [r.measured_s for r in res.rows])
             for res in results
@@ -304,8 +302,8 @@ def show_figures(console: Console, results: Sequence[Result]) -> None:
             f"{mean(r.agreement for r in results):.2f}",
             f"{mean(r.clear_taus[name] for r in results):.2f}",
         )
-        table.add_row("all", *_figure_cells(overall(parts)), *means)
-        console.print(table)
+        shown.add_row("all", *_figure_cells(overall(parts)), *means)
+        console.print(shown)
         together = figures(*([time for part in parts for time in part[n]] for n in (0, 1)))
         console.print(
             f"All {together.plans} plans in one order, whatever the model: tau {together.kendall_tau:.2f}.\n"
@@ -317,25 +315,18 @@ def show_figures(console: Console, results: Sequence[Result]) -> None:
         "as held against limits: mean error",
         "worst under",
     )
-    table = _table("Peak memory", heads)
+    shown = table("Peak memory", heads)
     for result in results:
-        table.add_row(result.model, *_peak_cells(result.peaks), *_peak_cells(result.limited_peaks))
+        shown.add_row(result.model, *_peak_cells(result.peaks), *_peak_cells(result.limited_peaks))
     predicted_peaks, limited = _peaks([row for result in results for row in result.rows])
-    table.add_row("all", *_peak_cells(predicted_peaks), *_peak_cells(limited))
-    console.print(table)
+    shown.add_row("all", *_peak_cells(predicted_peaks), *_peak_cells(limited))
+    console.print(shown)
     console.print(
         "Errors are shares of what was measured. Regret: how much slower the plan predicted to be the fastest is than "
         "the fastest. Tau of halves: between the even and odd rounds of the same steps; clear tau: over the pairs of "
         "plans that both order alike. For all models, taus, Spearman and regret are means.",
         highlight=False,
     )
-
-
-def _table(title: str, heads: Sequence[str]) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.MARKDOWN)
-    for number, head in enumerate(heads):
-        table.add_column(head, justify="right" if number else "left")
-    return table
 
 
 def _figure_cells(f: Figures) -> tuple[str, ...]:

@@ -1,8 +1,9 @@
-"""What the collectives of a compiled program take at a cluster's prices: HLO text in, numbers out."""
+"""What a compiled program takes, and its collectives at a cluster's prices: HLO text in, numbers out."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -23,6 +24,23 @@ class Communicated(NamedTuple):
     seconds: float
     collectives: int
     size_bytes: int
+
+
+@dataclass(frozen=True)
+class Made:
+    """What a compiler made of a program for one device. `work` is kernels on GPUs, cycles on TPUs."""
+
+    computing_s: float
+    work: int
+    communicating_s: float
+    collectives: int
+    collective_bytes: int
+    launching_s: float = 0.0
+
+    @property
+    def serial_s(self) -> float:
+        """Computing, launches and communicating, one behind the other."""
+        return self.computing_s + self.launching_s + self.communicating_s
 
 
 def communicated(text: str, cluster: Cluster) -> Communicated:

@@ -2,10 +2,10 @@
 
     python -m benchmarks.experts [--compiler gpu] [--only PATTERN] [--json FILE] [--resume FILE] [--record]
 
-Training steps in shape only (`experts_models`, `experts_others`) for 8 devices that need not be there: H100s, with the
-plugin of JAX for CUDA (the extra `gpu-aot`), or TPUs v5p, with libtpu (`--compiler tpu`, the extra `tpu-aot`). Each is
-compiled with the layouts by hand that suit it, sharding constraints that XLA completes (`experts_layouts`), and under
-the plan that autopar finds when it is left alone. If that takes more memory than the fastest of the others by the
+Training steps in shape only (`experts_models`, `experts_others`) for 8 or 64 devices that need not be there: H100s,
+with the plugin of JAX for CUDA (the extra `gpu-aot`), or TPUs v5p, with libtpu (`--compiler tpu`, the extra `tpu-aot`).
+Each is compiled with the layouts by hand that suit it, sharding constraints that XLA completes (`experts_layouts`), and
+under the plan that autopar finds when it is left alone. If that takes more memory than the fastest of the others by the
 compiler's count, so it is under the plan found within that much, which autopar counts in proportion: less or more.
 State is donated. Every model has a process of its own.
 
@@ -24,24 +24,21 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from importlib.metadata import version
 from pathlib import Path
 from time import perf_counter, process_time
 from typing import Any
 
 import jax
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 import autopar
 from autopar.errors import NoFeasiblePlan, Unsolved
 from autopar.inspect.hlo import peak_memory_bytes
 from autopar.search.task import SearchOptions
 from autopar.solve import SolveOptions
-from benchmarks import gpu_kernels, gpu_programs, tpu_cycles
-from benchmarks.compiled_collectives import UnknownRounds
-from benchmarks.end_to_end import describe_machine
+from benchmarks import gpu_aot, tpu_aot
+from benchmarks.ahead_of_time import Compiler, Session, parser_of
+from benchmarks.compiled_collectives import Made, UnknownRounds
 from benchmarks.experts_layouts import (
     Layout,
     context,
@@ -55,28 +52,17 @@ from benchmarks.experts_layouts import (
 )
 from benchmarks.experts_models import bert, dense_experts, gpt2, llama, mixtral, mlp, sorted_experts
 from benchmarks.experts_others import dlrm, gan, graph, mamba, resnet, unet, vit
-from benchmarks.gpu_aot import plugin_version
+from benchmarks.gpu_programs import arguments
 from benchmarks.models import Model
-from benchmarks.record import Screen, add_record_option, record
-from benchmarks.tpu_programs import tpu_devices
+from benchmarks.record import table
 from cost_models import Cluster, load_cluster
 
-DEVICES = 8
+Maker = Callable[[int], Layout]
+"""What makes a layout for so many devices."""
 LIMITED = SearchOptions(solve=SolveOptions(time_limit_s=30.0))
 """A second search is not to take longer than all compilations of a model."""
 WORSE = 0.02
 """By how much more a plan is worse than a layout by hand, and takes more memory."""
-
-
-@dataclass(frozen=True)
-class Made:
-    """What a compiler made of a step for one device. `work` is kernels on GPUs, cycles on TPUs."""
-
-    step_s: float
-    computing_s: float
-    work: int
-    communicating_s: float
-    collective_bytes: int
 
 
 @dataclass(frozen=True)
@@ -99,78 +85,37 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Compiler:
-    """A compiler: the cluster it compiles for, its devices, its options, what it says of a program, and of what kind
-    `Made.work` is.
-    """
-
-    cluster: str
-    devices: Callable[[], Sequence[Any]]
-    options: Mapping[str, Any]
-    read: Callable[[str, Cluster], Made]
-    work: str
-    plugin: Callable[[], str]
-
-
-@dataclass(frozen=True)
 class Case:
-    """A model and the layouts that suit it."""
+    """A model, the layouts that suit it, and how many devices it is for."""
 
     model: Callable[[], Model]
-    layouts: tuple[Layout, ...]
+    makers: tuple[Maker, ...]
+    devices: int = 8
     in_bfloat16: bool = False
 
-
-def _on_gpu(text: str, cluster: Cluster) -> Made:
-    found = gpu_kernels.compiled_program(text, cluster)
-    return Made(
-        found.serial_s(cluster.device.launch_s),
-        found.computing_s,
-        found.kernels,
-        found.communicating_s,
-        found.collective_bytes,
-    )
+    @property
+    def layouts(self) -> tuple[Layout, ...]:
+        """The layouts by hand."""
+        return tuple(make(self.devices) for make in self.makers)
 
 
-def _on_tpu(text: str, cluster: Cluster) -> Made:
-    found = tpu_cycles.compiled_program(text, cluster)
-    return Made(
-        found.serial_s,
-        found.computing_s,
-        found.cycles,
-        found.communicating_s,
-        found.collective_bytes,
-    )
-
-
-COMPILERS = {
-    "gpu": Compiler(
-        "8xh100-xla",
-        lambda: gpu_programs.gpu_devices("8xh100-xla"),
-        gpu_programs.COMPILER_OPTIONS,
-        _on_gpu,
-        "kernels",
-        plugin_version,
-    ),
-    "tpu": Compiler(
-        "tpu-v5p-2x2x2",
-        lambda: tpu_devices("v5p:2x2x2"),
-        {},
-        _on_tpu,
-        "cycles",
-        lambda: f"libtpu {version('libtpu')}",
-    ),
+COMPILERS = {"gpu": gpu_aot.COMPILER, "tpu": tpu_aot.COMPILER}
+CLUSTERS = {
+    ("gpu", 8): "8xh100-xla",
+    ("gpu", 64): "8x8xh100-xla",
+    ("tpu", 8): "tpu-v5p-2x2x2",
+    ("tpu", 64): "tpu-v5p-4x4x4",
 }
-ALWAYS = (data_parallelism(DEVICES), fsdp(DEVICES))
-DECODERS = (*ALWAYS, megatron(DEVICES))
-SPARSE = (*DECODERS, fsdp_experts(DEVICES))
+ALWAYS = (data_parallelism, fsdp)
+DECODERS = (*ALWAYS, megatron)
+SPARSE = (*DECODERS, fsdp_experts)
 CASES = {
     "mlp": Case(mlp, DECODERS, in_bfloat16=True),
     "gpt2": Case(gpt2, DECODERS),
     "llama": Case(llama, DECODERS),
     "llama-long": Case(
         lambda: llama(batch=1, tokens=16384, name="Llama, long"),
-        (context(DEVICES), megatron(DEVICES, DEVICES)),
+        (context, lambda devices: megatron(devices, devices)),
     ),
     "mixtral-dense": Case(lambda: mixtral(dense_experts, "Mixtral, dense"), SPARSE),
     "mixtral-sorted": Case(lambda: mixtral(sorted_experts, "Mixtral, dropless"), SPARSE),
@@ -179,9 +124,17 @@ CASES = {
     "resnet": Case(resnet, ALWAYS),
     "unet": Case(unet, ALWAYS),
     "gan": Case(gan, ALWAYS),
-    "dlrm": Case(dlrm, (ALWAYS[0], tables_apart(DEVICES))),
-    "graph": Case(graph, (ALWAYS[0], nodes_split(DEVICES))),
+    "dlrm": Case(dlrm, (data_parallelism, tables_apart)),
+    "graph": Case(graph, (data_parallelism, nodes_split)),
     "mamba": Case(mamba, DECODERS),
+    "llama-7b": Case(
+        lambda: llama(layers=32, batch=256, tokens=2048, name="Llama 2 7B"), (fsdp,), devices=64
+    ),
+    "mixtral-8x7b": Case(
+        lambda: mixtral(dense_experts, "Mixtral 8x7B, dense", layers=32, batch=128),
+        (fsdp, fsdp_experts),
+        devices=64,
+    ),
 }
 
 
@@ -200,15 +153,16 @@ class Bench:
     folder: Path | None
 
     @classmethod
-    def of(cls, case: Case, compiler: Compiler, folder: Path | None) -> Bench:
-        """The bench of a case."""
+    def of(cls, case: Case, compiler: str, folder: Path | None) -> Bench:
+        """The bench of a case on devices of a kind."""
         model = case.model()
         exact = jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), (model.state, *model.batch)
         )
-        args = gpu_programs.arguments(model) if case.in_bfloat16 else exact
-        cluster = load_cluster(compiler.cluster)
-        return cls(model, args, compiler, cluster, compiler.devices(), folder)
+        args = arguments(model) if case.in_bfloat16 else exact
+        cluster = load_cluster(CLUSTERS[compiler, case.devices])
+        found = COMPILERS[compiler]
+        return cls(model, args, found, cluster, found.devices(cluster.name), folder)
 
     def by_hand(self, layout: Layout) -> Row:
         """The row of a layout by hand."""
@@ -241,7 +195,7 @@ class Bench:
     def compiled(self, name: str, mesh: str, step: Any) -> Row:
         """The row of a step that JAX has lowered."""
         start = process_time()
-        made = step.compile(compiler_options=self.compiler.options)
+        made = step.compile(compiler_options=dict(self.compiler.options))
         took = process_time() - start
 
         text = made.as_text()
@@ -268,7 +222,7 @@ def measure(case: Case, bench: Bench) -> Iterator[Row | str]:
 
     found = bench.planned()
     yield found
-    fastest = min(rivals, key=lambda row: row.made.step_s, default=found)
+    fastest = min(rivals, key=lambda row: row.made.serial_s, default=found)
     share = fastest.memory_bytes / found.memory_bytes
     if share < 1:
         try:
@@ -295,7 +249,7 @@ class Result:
     def rival(self) -> Row | None:
         """The fastest by hand."""
         rivals = [row for row in self.rows if not row.is_planned]
-        return min(rivals, key=lambda row: row.made.step_s, default=None)
+        return min(rivals, key=lambda row: row.made.serial_s, default=None)
 
     @property
     def own(self) -> Row | None:
@@ -304,7 +258,7 @@ class Result:
         most = 0 if self.rival is None else self.rival.memory_bytes
         able = [row for row in plans if row.memory_bytes <= most]
         if able:
-            return min(able, key=lambda row: row.made.step_s)
+            return min(able, key=lambda row: row.made.serial_s)
         return min(plans, key=lambda row: row.memory_bytes, default=None)
 
 
@@ -355,44 +309,37 @@ def read_row(read: Mapping[str, Any]) -> Row:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compiles and prints; the exit status is 1 if a model has not all its rows."""
     options = _parser().parse_args(arguments)
-    compiler = COMPILERS[options.compiler]
     if options.case:
-        bench = Bench.of(CASES[options.case], compiler, options.programs)
+        bench = Bench.of(CASES[options.case], options.compiler, options.programs)
         for row in measure(CASES[options.case], bench):
             print(json.dumps(row if isinstance(row, str) else asdict(row)), flush=True)
         return 0
 
-    start, console = perf_counter(), Screen(width=150)
-    machine = {**describe_machine(), "compiler": compiler.plugin()}
-    machine.pop("virtual devices")
-    console.print(", ".join(f"{name}: {value}" for name, value in machine.items()), highlight=False)
+    compiler = COMPILERS[options.compiler]
+    session = Session(__file__, options, compiler.version())
     known = read_results(options.resume) if options.resume else {}
-    results: list[Result] = []
-    for name in CASES:
-        if not re.search(options.only, name):
-            continue
-        results.append(known.get(name) or run_apart(name, options))
-        show(console, results[-1], compiler)
-        if options.json:
-            content = {"machine": machine, "results": [asdict(result) for result in results]}
-            options.json.write_text(json.dumps(content, indent=1) + "\n")
-    show_winners(console, results)
-    console.print(f"{perf_counter() - start:.0f} s. Compiled only, nothing was run.")
-    record(__file__, options.record, console.tables)
-    return int(any(result.reason for result in results))
+    for name, case in CASES.items():
+        if re.search(options.only, name):
+            session.add(known.get(name) or run_apart(name, options))
+            show(
+                session.console,
+                session.results[-1],
+                CLUSTERS[options.compiler, case.devices],
+                compiler.work,
+            )
+
+    show_winners(session.console, session.results)
+    session.end()
+    return int(any(result.reason for result in session.results))
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--compiler", choices=tuple(COMPILERS), default="gpu")
     parser.add_argument("--only", default="", help="models whose name holds this pattern")
-    parser.add_argument("--json", type=Path, help="file to write the figures to")
     parser.add_argument(
         "--resume", type=Path, help="file of --json whose models are not compiled again"
     )
-    add_record_option(parser)
     parser.add_argument(
         "--programs", type=Path, help="folder to keep what the compiler made in, as HLO text"
     )
@@ -403,14 +350,14 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def show(console: Console, result: Result, compiler: Compiler) -> None:
+def show(console: Console, result: Result, cluster: str, work: str) -> None:
     """Prints one model's rows, those first that take least."""
     heads = (
         "layout",
         "mesh",
         "step ms",
         "computes ms",
-        compiler.work,
+        work,
         "communicates ms",
         "MB moved",
         "memory MB",
@@ -419,10 +366,10 @@ def show(console: Console, result: Result, compiler: Compiler) -> None:
         "predicted ms",
         "predicted MB",
     )
-    table = _table(f"{result.model} on {compiler.cluster}: {result.size}", heads)
-    for row in sorted(result.rows, key=lambda row: row.made.step_s):
-        table.add_row(*_cells(row))
-    console.print(table)
+    shown = table(f"{result.model} on {cluster}: {result.size}", heads, words=2)
+    for row in sorted(result.rows, key=lambda row: row.made.serial_s):
+        shown.add_row(*_cells(row))
+    console.print(shown)
     for line in (*result.left_out, result.reason):
         if line:
             console.print(f"Left out: {line}", highlight=False)
@@ -433,7 +380,7 @@ def _cells(row: Row) -> tuple[str, ...]:
     return (
         row.layout,
         row.mesh,
-        f"{1e3 * made.step_s:.3f}",
+        f"{1e3 * made.serial_s:.3f}",
         f"{1e3 * made.computing_s:.3f}",
         f"{made.work:,}",
         f"{1e3 * made.communicating_s:.3f}",
@@ -460,23 +407,23 @@ def show_winners(console: Console, results: Sequence[Result]) -> None:
         "compile",
         "verdict",
     )
-    table = _table("Plans against the fastest layout by hand", heads)
+    shown = table("Plans against the fastest layout by hand", heads, words=3)
     for result in results:
         if result.own is not None and result.rival is not None:
-            table.add_row(*_against(result.model, result.own, result.rival))
-    console.print(table)
+            shown.add_row(*_against(result.model, result.own, result.rival))
+    console.print(shown)
 
 
 def _against(model: str, own: Row, rival: Row) -> tuple[str, ...]:
     pairs = (
-        (own.made.step_s, rival.made.step_s),
+        (own.made.serial_s, rival.made.serial_s),
         (own.made.computing_s, rival.made.computing_s),
         (own.made.communicating_s, rival.made.communicating_s),
         (own.made.collective_bytes, rival.made.collective_bytes),
         (own.memory_bytes, rival.memory_bytes),
         (own.compile_s, rival.compile_s),
     )
-    step = own.made.step_s / rival.made.step_s - 1
+    step = own.made.serial_s / rival.made.serial_s - 1
     verdict = "worse" if step > WORSE else "better" if step < -WORSE else "equal"
     if own.memory_bytes > (1 + WORSE) * rival.memory_bytes:
         verdict += ", more memory"
@@ -485,13 +432,6 @@ def _against(model: str, own: Row, rival: Row) -> tuple[str, ...]:
 
 def _more(own: float, rival: float) -> str:
     return f"{100 * (own / rival - 1):+.1f} %" if rival else f"{own:.3g} for 0"
-
-
-def _table(title: str, heads: Sequence[str]) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.MARKDOWN)
-    for number, head in enumerate(heads):
-        table.add_column(head, justify="right" if number > 1 else "left")
-    return table
 
 
 if __name__ == "__main__":

@@ -15,12 +15,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from math import prod
 from typing import NamedTuple
 
 from autopar.inspect.hlo_text import HloArray, HloInstruction, HloModule, parse_module
-from benchmarks.compiled_collectives import communicated, rounds
+from benchmarks.compiled_collectives import Made, communicated, rounds
 from cost_models import Cluster
 from cost_models.compute import Device, peak_flops_per_s
 
@@ -77,22 +76,7 @@ class Kernel(NamedTuple):
     seconds: float
 
 
-@dataclass(frozen=True)
-class Compiled:
-    """A compiled program on one device: its kernels, without launches, and its collectives at a cluster's prices."""
-
-    computing_s: float
-    kernels: int
-    communicating_s: float
-    collectives: int
-    collective_bytes: int
-
-    def serial_s(self, launch_s: float) -> float:
-        """Computing, launches and communicating, one behind the other."""
-        return self.computing_s + self.kernels * launch_s + self.communicating_s
-
-
-def compiled_program(text: str, cluster: Cluster) -> Compiled:
+def compiled_program(text: str, cluster: Cluster) -> Made:
     """What the program with this HLO text takes on `cluster`, in whose order its devices are numbered.
 
     Raises:
@@ -100,10 +84,12 @@ def compiled_program(text: str, cluster: Cluster) -> Compiled:
       ValueError: for text that is not understood.
     """
     found = list(kernels_in(parse_module(text), cluster.device))
-    return Compiled(
+    kernels = sum(kernel.times for kernel in found)
+    return Made(
         sum(kernel.times * kernel.seconds for kernel in found),
-        sum(kernel.times for kernel in found),
+        kernels,
         *communicated(text, cluster),
+        launching_s=kernels * cluster.device.launch_s,
     )
 
 
@@ -123,7 +109,9 @@ def _kernels(module: HloModule, computation: str, times: int, device: Device) ->
             yield Kernel(instruction, times, _seconds(instruction, results, device))
             continue
         if opcode in ("while", "conditional", "call", "async-start"):
-            inside = times * rounds(instruction.trip_count) if opcode == "while" else times
+            inside = times
+            if opcode == "while":
+                inside *= rounds(module.trip_count(instruction, computation))
             for called in instruction.called:
                 yield from _kernels(module, called, inside, device)
 

@@ -25,8 +25,8 @@ import numpy as np
 import autopar
 from autopar.emit.measure import use_virtual_devices
 from benchmarks import collectives, hosts
-from benchmarks.record import Screen, add_record_option, record
-from benchmarks.slow_links import AXES, INSIDE_BYTES, in_turns, table, with_inside
+from benchmarks.record import Screen, add_record_option, record, table
+from benchmarks.slow_links import AXES, INSIDE_BYTES, in_turns, with_inside
 from cost_models import Cluster
 from cost_models.compute import Device
 

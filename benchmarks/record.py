@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -97,6 +98,14 @@ class Screen(Console):
         """Prints, and remembers what is a table."""
         self.tables += [one for one in objects if isinstance(one, Table)]
         super().print(*objects, **options)
+
+
+def table(title: str, heads: Sequence[str], words: int = 1) -> Table:
+    """A table with these heads: words in the first columns, numbers in the others."""
+    shown = Table(title=title, title_justify="left", title_style="bold", box=box.MARKDOWN)
+    for number, head in enumerate(heads):
+        shown.add_column(head, justify="left" if number < words else "right")
+    return shown
 
 
 def add_record_option(parser: argparse.ArgumentParser) -> None:

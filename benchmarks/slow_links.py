@@ -27,9 +27,7 @@ import numpy as np
 from jax import lax
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 import autopar
 from autopar.api.bound import task_of
@@ -37,7 +35,7 @@ from autopar.emit.measure import use_virtual_devices
 from autopar.search.search import restore
 from benchmarks import collectives, hosts
 from benchmarks.models import Model, Split, Tree, cross_entropy, dense, dense_init, gpt, mlp, normal
-from benchmarks.record import Screen, add_record_option, record
+from benchmarks.record import Screen, add_record_option, record, table
 from cost_models import Cluster, Topology, collective_time_s, group, load_cluster
 from cost_models.curves import Curve
 from cost_models.terms import Terms
@@ -249,14 +247,6 @@ def show(console: Console, found: Found) -> None:
         figures = (f"{1e3 * step.predicted_s:.1f}", f"{1e3 * step.measured_s:.1f}", error)
         shown.add_row(step.model, step.searched_for, step.mesh, *figures)
     console.print(shown)
-
-
-def table(title: str, heads: Sequence[str]) -> Table:
-    """A table with these heads: words in the first column, numbers in the others."""
-    shown = Table(title=title, title_justify="left", title_style="bold", box=box.MARKDOWN)
-    for number, head in enumerate(heads):
-        shown.add_column(head, justify="right" if number else "left")
-    return shown
 
 
 # Models ---------------------------------------------------------------------------------------------------------------

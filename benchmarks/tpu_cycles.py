@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from autopar.inspect.hlo_text import HloInstruction, HloModule, parse_module
-from benchmarks.compiled_collectives import communicated, rounds
+from benchmarks.compiled_collectives import Made, communicated, rounds
 from cost_models import Cluster
 
 CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
@@ -19,27 +18,7 @@ MATRIX_UNITS = {"tpu-v5e": 4, "tpu-v5p": 8}
 """The units of 128 x 128 multiply-adds of a chip (Google Cloud documentation, 'TPU v5e' and 'TPU v5p')."""
 
 
-@dataclass(frozen=True)
-class Compiled:
-    """A compiled program: cycles of computing on one device, and its collectives at a cluster's prices.
-
-    `copy_cycles` are those of the cycles that only bring arrays into another order or layout.
-    """
-
-    cycles: int
-    copy_cycles: int
-    computing_s: float
-    communicating_s: float
-    collectives: int
-    collective_bytes: int
-
-    @property
-    def serial_s(self) -> float:
-        """Computing, then communicating."""
-        return self.computing_s + self.communicating_s
-
-
-def compiled_program(text: str, cluster: Cluster) -> Compiled:
+def compiled_program(text: str, cluster: Cluster) -> Made:
     """What the program with this HLO text takes on `cluster`, of TPUs in `MATRIX_UNITS`, in whose order its devices are
     numbered.
 
@@ -47,20 +26,10 @@ def compiled_program(text: str, cluster: Cluster) -> Compiled:
       UnknownRounds: for a loop whose rounds the compiler does not know.
       ValueError: for text that is not understood.
     """
-    module = parse_module(text)
-    estimates = list(estimated_cycles(module))
-    cycles = sum(cycles for _, cycles in estimates)
+    cycles = sum(cycles for _, cycles in estimated_cycles(parse_module(text)))
     flops_per_cycle = MATRIX_UNITS[cluster.device.name] * 128 * 128 * 2
-    return Compiled(
-        cycles,
-        sum(
-            cycles
-            for instruction, cycles in estimates
-            if instruction.opcode in {"copy", "transpose"}
-        ),
-        cycles * flops_per_cycle / cluster.device.peak_flops_per_s["bfloat16"],
-        *communicated(text, cluster),
-    )
+    seconds = cycles * flops_per_cycle / cluster.device.peak_flops_per_s["bfloat16"]
+    return Made(seconds, cycles, *communicated(text, cluster))
 
 
 def estimated_cycles(module: HloModule) -> Iterator[tuple[HloInstruction, int]]:
@@ -78,6 +47,8 @@ def _estimates(
         if found := CYCLES.search(instruction.attributes):
             yield instruction, times * int(found[1])
             continue
-        inside = times * rounds(instruction.trip_count) if instruction.opcode == "while" else times
+        inside = times
+        if instruction.opcode == "while":
+            inside *= rounds(module.trip_count(instruction, computation))
         for called in instruction.called:
             yield from _estimates(module, called, inside)

@@ -65,8 +65,8 @@ def arguments(model: Model) -> tuple[Any, ...]:
     return jax.tree.map(spec, (model.state, *model.batch))
 
 
-def tpu_devices(topology: str) -> tuple[Any, ...]:
-    """The chips of a topology such as "v5e:4x4", in the order of its torus.
+def tpu_devices(cluster: str) -> tuple[Any, ...]:
+    """The chips of a cluster such as "tpu-v5e-4x4", in the order of its torus.
 
     Raises:
       SystemExit: if libtpu is not installed; the message says what to install.
@@ -78,6 +78,7 @@ def tpu_devices(topology: str) -> tuple[Any, ...]:
     use_virtual_devices(1)
     from jax.experimental import topologies
 
+    topology = cluster.removeprefix("tpu-").replace("-", ":")
     return in_order(topologies.get_topology_desc(topology, "tpu").devices)
 
 

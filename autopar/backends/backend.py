@@ -51,6 +51,7 @@ class Backend:
     `wants_matrices`: it puts operands of products of tensors in another order, and those of matrices not.
     `wants_rows`: it may lay out what an all_to_all is given otherwise than by rows, and then refuse it.
     `repeats_random_bits`: every device makes all random bits of the compiler's own generator.
+    `gradients_late`: it puts products that only the update waits for behind others (`memory.account.lives_of`).
     `fusing`: what it fuses beside what every backend does.
     """
 
@@ -61,6 +62,7 @@ class Backend:
     wants_matrices: bool = False
     wants_rows: bool = False
     repeats_random_bits: bool = False
+    gradients_late: bool = False
     fusing: Fusing = PLAIN
 
     def copied(self, graph: OpGraph) -> frozenset[int]:

@@ -35,11 +35,13 @@ class XlaGpu(Backend):
 
     It joins all-reduces itself, into one of several operands, without laying them end to end. Operands of products
     whose batch dims are not the first ones are copied in another order, as in attention, and one of a narrower type
-    than the other is written in that first.
+    than the other is written in that first. Its scheduler, which hides latencies, lets gradients of activations, and
+    what waits for them, go before those of weights.
     """
 
     name: str = "xla_gpu"
     apart_bytes: int | None = 0
+    gradients_late: bool = True
     fusing: Fusing = FUSING
 
     def product_turns_s(

@@ -15,6 +15,7 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
+from autopar.backends.known import backend_of
 from autopar.core.columns import Column
 from autopar.core.dataflow import Dataflow, Use
 from autopar.core.graph import CONSTANT, OpGraph, OpNode, TensorInfo
@@ -24,7 +25,7 @@ from autopar.core.strategy import StrategyArrays
 from autopar.cost.buckets import waiting
 from autopar.cost.hiding import may_hide
 from autopar.cost.local_steps import in_loops
-from autopar.cost.pricing import Pricing, arrival_cost, costs_of
+from autopar.cost.pricing import Pricing, arrival_cost, compiler_of, costs_of
 from autopar.cost.tensor_edges import Ints, TensorEdge, TensorEdges, kinds_of, links_of
 from autopar.memory.counted import Usages
 from autopar.memory.variables import Caches
@@ -58,7 +59,8 @@ def assemble(
     the memory is that of tensors between their making and their last use, and nothing else. `caches` are what
     assemblies of this space at these prices share.
     """
-    build = Builder(graph, flow, space, router, limit_bytes is not None, caches)
+    fusing = backend_of(compiler_of(pricing)).fusing
+    build = Builder(graph, flow, space, router, limit_bytes is not None, caches, fusing)
     return build.problem(pricing, limit_bytes, tensors_only)
 
 

@@ -23,16 +23,18 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from autopar.backends.known import backend_of
 from autopar.core.columns import Column
 from autopar.core.dataflow import Copy, Dataflow, Use, until
 from autopar.core.graph import TensorInfo
 from autopar.core.recompute import Rewritten
 from autopar.core.space import Space
 from autopar.cost.assemble import Builder
-from autopar.cost.pricing import Pricing
+from autopar.cost.pricing import Pricing, compiler_of
 from autopar.memory.duplicated import Duplicated
 from autopar.memory.intervals import HeldTimes, TimeSpan, held
 from autopar.memory.twins import clipped, is_join, is_twin, lasting, read_once
+from autopar.ops.fusion import recomputed
 from autopar.redistribute.route import Router
 from autopar.solve import Edge, Problem, Usage
 from autopar.solve.problem.factored_matrix import part, twice
@@ -86,7 +88,8 @@ def assemble_recompute(
       tensors_only: count tensors between their making and their last use, and nothing else.
     """
     args = rewritten.graph, clipped(rewritten.graph, flow), space, router, True
-    build = RecomputeBuilder(*args, rewritten=rewritten, may_keep=tensors_only)
+    fusing = backend_of(compiler_of(pricing)).fusing
+    build = RecomputeBuilder(*args, fusing=fusing, rewritten=rewritten, may_keep=tensors_only)
     return RecomputeProblem(build.problem(pricing, limit_bytes, tensors_only), build)
 
 
@@ -482,6 +485,7 @@ class RecomputeBuilder(Builder):
             self._sure,
             self.held,
             self.in_memory,
+            recomputed(self.graph, self.fusing),
             self._placed,
             self._once,
             self._may_go,

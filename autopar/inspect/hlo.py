@@ -169,7 +169,7 @@ def _walk(
             continue
         inside = times
         if opcode == "while":
-            trips = instruction.trip_count
+            trips = module.trip_count(instruction, computation)
             inside = None if times is None or trips is None else times * trips
         for called in instruction.called:
             yield from _walk(module, called, inside, fused)

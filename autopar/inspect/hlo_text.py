@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -21,6 +21,8 @@ _CALLED = re.compile(
     r"(?:%?(?P<one>[\w.\-]+)|\{(?P<many>[^}]*)\})"
 )
 _TRIP_COUNT = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
+_INDEX = re.compile(r"\bindex=(\d+)")
+_LESS = re.compile(r"\bdirection=LT\b")
 _DEVICES = re.compile(r"\b(?:num_partitions|replica_count)=(\d+)")
 _IOTA = re.compile(r"\[(?P<shape>[\d,]+)\]<=\[(?P<dims>[\d,]+)\](?:T\((?P<order>[\d,]+)\))?")
 _MESH = re.compile(
@@ -29,6 +31,7 @@ _MESH = re.compile(
 _MESH_AXIS = re.compile(r"'(?P<name>[^']*)'=(?P<size>\d+)")
 _OVER_AXIS = re.compile(r"'(?P<name>[^']*)'(?::\((?P<before>\d+)\)(?P<size>\d+))?")
 _BITS = re.compile(r"\d+")
+_INTEGER = re.compile(r"-?\d+")
 
 
 @dataclass(frozen=True)
@@ -62,12 +65,6 @@ class HloInstruction:
             names += [match["one"]] if match["one"] else re.findall(r"[\w.\-]+", match["many"])
         return tuple(names)
 
-    @property
-    def trip_count(self) -> int | None:
-        """How often a while loop runs, where XLA found out."""
-        match = _TRIP_COUNT.search(self.attributes)
-        return int(match[1]) if match else None
-
 
 @dataclass(frozen=True)
 class HloModule:
@@ -76,6 +73,31 @@ class HloModule:
     computations: dict[str, tuple[HloInstruction, ...]]
     entry: str
     devices: int
+
+    def trip_count(self, loop: HloInstruction, computation: str) -> int | None:
+        """How often a while loop of a computation runs, where XLA says so, or where one of its values is counted up.
+
+        while value < stop: value = value + step           ceil((stop - start) / step) rounds
+        """
+        match = _TRIP_COUNT.search(loop.attributes)
+        return int(match[1]) if match else self._counted(loop, computation)
+
+    def _counted(self, loop: HloInstruction, computation: str) -> int | None:
+        condition, body = (
+            self.computations[_attribute(loop, key)] for key in ("condition", "body")
+        )
+        test = condition[-1]
+        if test.opcode != "compare" or not _LESS.search(test.attributes):
+            return None
+
+        position = _position(condition, test.operands[0])
+        stop = _constant(condition, test.operands[1])
+        if position is None or stop is None:
+            return None
+
+        start = _constant(self.computations[computation], loop.operands[0], position)
+        step = _step(body, position)
+        return None if start is None or not step else max(0, -(-(stop - start) // step))
 
 
 def parse_module(text: str) -> HloModule:
@@ -100,6 +122,51 @@ def parse_module(text: str) -> HloModule:
 
     devices = prod(int(count) for count in _DEVICES.findall(header))
     return HloModule({name: tuple(found) for name, found in computations.items()}, entry, devices)
+
+
+def _attribute(instruction: HloInstruction, key: str) -> str:
+    """The name that an instruction has for a computation under this key."""
+    found = re.search(rf"\b{key}=%?([\w.\-]+)", instruction.attributes)
+    if found is None:
+        raise ValueError(f"{instruction.opcode} {instruction.name} has no {key}")
+    return found[1]
+
+
+def _made(computation: Sequence[HloInstruction], name: str) -> HloInstruction:
+    """What makes a value, copies aside."""
+    found = {instruction.name: instruction for instruction in computation}
+    made = found[name]
+    while made.opcode.startswith("copy"):
+        made = found[made.operands[0]]
+    return made
+
+
+def _position(computation: Sequence[HloInstruction], name: str) -> int | None:
+    """The position of a value in the tuple that it comes out of."""
+    made = _made(computation, name)
+    found = _INDEX.search(made.attributes)
+    return int(found[1]) if made.opcode == "get-tuple-element" and found else None
+
+
+def _constant(
+    computation: Sequence[HloInstruction], name: str, position: int | None = None
+) -> int | None:
+    """The integer that a value is, or the one at this position of a tuple; None: it is no constant."""
+    made = _made(computation, name)
+    if position is not None and made.opcode == "tuple":
+        made = _made(computation, made.operands[position])
+    is_number = made.opcode == "constant" and _INTEGER.fullmatch(made.operands[0])
+    return int(made.operands[0]) if is_number else None
+
+
+def _step(body: Sequence[HloInstruction], position: int) -> int | None:
+    """What a loop's body adds to the value at this position of its tuple; None: it does anything else to it."""
+    if body[-1].opcode != "tuple":
+        return None
+    made = _made(body, body[-1].operands[position])
+    if made.opcode != "add" or _position(body, made.operands[0]) != position:
+        return None
+    return _constant(body, made.operands[1])
 
 
 def dtype_bits(dtype: str) -> int:

@@ -17,7 +17,7 @@ from autopar.core.regions import AROUND, BOUNDARY, LOOPS
 from autopar.core.strategy import Strategy
 from autopar.memory.in_place import in_arguments, kind_of, written_over
 from autopar.ops.exchanged import joined_bytes, lengthening, sent_bytes, turns
-from autopar.ops.traits import is_fusible
+from autopar.ops.traits import is_fusible, traits_of
 
 Bools = NDArray[np.bool_]
 
@@ -98,6 +98,7 @@ def account(
     *,
     recomputed: Collection[int] = (),
     workspace: Workspace = no_workspace,
+    gradients_late: bool = False,
 ) -> Account:
     """The account of `program`; arguments as of `lives_of`.
 
@@ -108,6 +109,7 @@ def account(
       donated: positions of the inputs whose memory outputs may take.
       recomputed: ids of tensors that each reader may compute anew.
       workspace: bytes that an operator takes while it runs.
+      gradients_late: see `lives_of`.
     """
     compute = 0.0
     moving = 0.0
@@ -122,7 +124,14 @@ def account(
         elif isinstance(i, Move):
             compute += program.runs(i) * i.time_s
 
-    lives = lives_of(program, in_memory, donated, recomputed=recomputed, workspace=workspace)
+    lives = lives_of(
+        program,
+        in_memory,
+        donated,
+        recomputed=recomputed,
+        workspace=workspace,
+        gradients_late=gradients_late,
+    )
     peak, peak_at, alive, held = _peak(program, lives)
     return Account(compute, moving + exchanging, peak, peak_at, alive, held)
 
@@ -134,6 +143,7 @@ def lives_of(
     *,
     recomputed: Collection[int] = (),
     workspace: Workspace = no_workspace,
+    gradients_late: bool = False,
 ) -> Lives:
     """When a device holds what while it runs `program`.
 
@@ -147,10 +157,13 @@ def lives_of(
       donated: positions of the inputs whose memory outputs may take.
       recomputed: ids of tensors that each reader may compute anew (`ops.fusion.recomputed`).
       workspace: bytes that an operator takes while it runs, given the local bytes of its operands.
+      gradients_late: products that only the update reads may run behind the next product and what reads that.
     """
     registers = _registers(program, in_memory)
     aliases, early = _other_names(program, registers)
     last, over = _last_uses(program, registers | aliases | _anew(program, recomputed), donated)
+    if gradients_late:
+        last = np.maximum(last, _until_late(program, len(last)))
     size = np.zeros(program.links.end, dtype=np.int64)
     size[[*program.values]] = [*map(program.device_bytes, program.values)]
     size[registers | aliases | early] = 0
@@ -208,6 +221,33 @@ def _alive(program: ShardedProgram, last: Ints, over: Mapping[int, int]) -> tupl
         )
 
     return values, start, stop
+
+
+def _until_late(program: ShardedProgram, count: int) -> Ints:
+    """For each of so many values until when products that only the update waits for may read it; -1 if none reads it.
+
+    That is when the product after the next one in their region begins.
+    """
+    found = np.full(count, -1, dtype=np.intp)
+    needed = np.zeros(count, dtype=np.bool_)
+    following: dict[int | None, tuple[int, int]] = {}
+    for position in range(len(program.instructions) - 1, -1, -1):
+        one = program.instructions[position]
+        ins, outs = [*one.ins], [*one.outs]
+        passes_on = not isinstance(one, Compute) or one.op.kind in BOUNDARY or is_fusible(one.op)
+        is_needed = bool(needed[outs].any())
+        if passes_on:
+            needed[ins] |= is_needed
+            continue
+
+        needed[ins] |= one.op.phase != "update"
+        if traits_of(one.op.kind).is_contraction:
+            first, second = following.get(one.region, (position, position))
+            if one.op.phase == "backward" and not is_needed:
+                found[ins] = np.maximum(found[ins], second)
+            following[one.region] = (position, first)
+
+    return found
 
 
 def _ends_first(program: ShardedProgram) -> Bools:

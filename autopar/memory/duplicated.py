@@ -20,7 +20,6 @@ from autopar.core.dataflow import Dataflow
 from autopar.core.graph import OpGraph, OpNode, TensorInfo
 from autopar.core.regions import BOUNDARY
 from autopar.memory.intervals import HeldTimes
-from autopar.ops.fusion import recomputed
 from autopar.ops.traits import is_fusible, passes_sums
 
 Floats = NDArray[np.float64]
@@ -50,18 +49,20 @@ Steps = list[tuple[int, Floats]]
 
 @dataclass(eq=False)
 class Duplicated:
-    """The work of finding all `Longer`s. `placed` gives the placements of an operand or result of each strategy.
+    """The work of finding all `Longer`s. What is made `again` may be computed in each of its readers, by tensor id.
 
-    `once` keeps the sizes, which equal layers share. `may_go` are operators that may not be there, which hold nothing.
-    `gone` says from when on a tensor's memory is counted by nobody yet, by its id. `kept` are tensors that are counted
-    elsewhere from then on, if a choice says so: from `until` on, when nothing waits for them any longer. `apart` says
-    of a tensor when one operator counts it as its own operand, be it kept or made again.
+    `placed` gives the placements of an operand or result of each strategy. `once` keeps the sizes, which equal layers
+    share. `may_go` are operators that may not be there, which hold nothing. `gone` says from when on a tensor's memory
+    is counted by nobody yet, by its id. `kept` are tensors that are counted elsewhere from then on, if a choice says
+    so: from `until` on, when nothing waits for them any longer. `apart` says of a tensor when one operator counts it as
+    its own operand, be it kept or made again.
     """
 
     graph: OpGraph
     flow: Dataflow
     held: HeldTimes
     in_memory: Collection[int]
+    again: Collection[int]
     placed: Placed
     once: Once
     may_go: Collection[int] = frozenset()
@@ -90,8 +91,7 @@ class Duplicated:
 
         self.until = {tensor: self.gone[tensor] for tensor in self.kept}
         self.gone.update(dict.fromkeys(self.kept, len(self.graph.ops) + 1))
-        again = recomputed(self.graph)
-        copies = [copy for copy in self.flow.copies if copy.stored and copy.tensor.id in again]
+        copies = [copy for copy in self.flow.copies if copy.stored and copy.tensor.id in self.again]
         for copy in sorted(copies, key=lambda copy: (-self.held.sure[copy.tensor.id], copy.id)):
             op, _ = self.made[copy.tensor.id]
             if copy.tensor.id not in self.fixed and op.phase != "update" and not self._may_sink(op):

@@ -19,7 +19,7 @@ from autopar.core.space import Space
 from autopar.core.strategy import StrategyArrays
 from autopar.memory.duplicated import Duplicated, Longer
 from autopar.memory.intervals import HeldTimes, held
-from autopar.ops.fusion import materialised, other_names
+from autopar.ops.fusion import PLAIN, Fusing, in_memory, other_names, recomputed
 from autopar.redistribute.route import Router
 from autopar.solve.problem.factored_matrix import Matrix
 
@@ -65,6 +65,7 @@ class Variables:
     router: Router
     limited: bool
     caches: Caches | None = None
+    fusing: Fusing = PLAIN
 
     def __post_init__(self) -> None:
         graph = self.graph
@@ -98,7 +99,7 @@ class Variables:
     @cached_property
     def in_memory(self) -> frozenset[int]:
         """The ids of the tensors that take memory of their own."""
-        return materialised(self.graph) - other_names(self.graph)
+        return in_memory(self.graph, self.fusing) - other_names(self.graph, self.fusing)
 
     @cached_property
     def held(self) -> HeldTimes:
@@ -112,8 +113,9 @@ class Variables:
 
     @cached_property
     def _anew(self) -> Duplicated:
+        again = recomputed(self.graph, self.fusing)
         return Duplicated(
-            self.graph, self.flow, self.held, self.in_memory, self._placed, self._once
+            self.graph, self.flow, self.held, self.in_memory, again, self._placed, self._once
         )
 
     @cached_property

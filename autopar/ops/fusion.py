@@ -25,7 +25,7 @@ class Fusing:
       scale, mask, max, sub, exp, sum and div of a softmax are one kernel, and so is a norm. 0: none are.
     * `anew`: what several loops read is computed in each of them from what it is made of, where fewer bytes are moved.
     * `into_products`: the product of matrices before it does what is done to its result alone: the bias is added, the
-      last two dims are swapped, the type is widened.
+      last two dims are swapped. A wider type is left to whoever reads it.
     """
 
     row_elements: int = 0
@@ -76,6 +76,16 @@ def in_products(graph: OpGraph, fusing: Fusing) -> frozenset[int]:
 
 
 @once_per_graph
+def in_memory(graph: OpGraph, fusing: Fusing = PLAIN) -> frozenset[int]:
+    """The ids of the tensors that take memory: what is written, but for results that products do more to."""
+    absorbed = in_products(graph, fusing)
+    more = {tensor.id for op in graph.ops if op.id in absorbed for tensor in op.ins}
+    return materialised(graph, fusing) - {
+        op.outs[0].id for op in graph.ops if op.kind == "dot_general" and op.outs[0].id in more
+    }
+
+
+@once_per_graph
 def rows(graph: OpGraph, fusing: Fusing) -> frozenset[int]:
     """The ids of the reductions over rows that their readers' loop computes (`Fusing.row_elements`).
 
@@ -111,13 +121,13 @@ def _reorders(op: OpNode) -> bool:
 
 
 @once_per_graph
-def other_names(graph: OpGraph) -> frozenset[int]:
+def other_names(graph: OpGraph, fusing: Fusing = PLAIN) -> frozenset[int]:
     """The ids of tensors that are others under another name, at the borders of what a user splits by hand.
 
     A result of the function is what it is made of; elsewhere what it is made of is the one that takes memory.
     """
     uses = uses_of(graph)
-    kept = materialised(graph)
+    kept = materialised(graph, fusing)
     inputs, results = ({tensor.id for tensor in side} for side in (graph.inputs, graph.outputs))
     found: set[int] = set()
     for op in graph.ops:
@@ -234,8 +244,6 @@ def _made_anew(
 
 def _joins_product(graph: OpGraph, op: OpNode) -> bool:
     """Whether a product of matrices does `op` to its result: see `Fusing.into_products`."""
-    if op.kind == "convert_element_type":
-        return op.outs[0].itemsize >= op.ins[0].itemsize
     if op.kind == "transpose":
         last = op.ins[0].ndim - 1
         return tuple(op.params["permutation"]) == (*range(last - 1), last, last - 1)
@@ -278,7 +286,7 @@ def written_out(graph: OpGraph, fusing: Fusing = PLAIN) -> frozenset[int]:
 
 
 @once_per_graph
-def recomputed(graph: OpGraph) -> frozenset[int]:
+def recomputed(graph: OpGraph, fusing: Fusing = PLAIN) -> frozenset[int]:
     """The ids of tensors with several uses that each of them may compute anew, so that the operands live on.
 
     Results of cheap fusible operators that only fusible operators and reductions read. Whether XLA keeps such a tensor
@@ -288,7 +296,7 @@ def recomputed(graph: OpGraph) -> frozenset[int]:
     """
     found: set[int] = set()
     every = uses_of(graph)
-    kept = materialised(graph)
+    kept = materialised(graph, fusing)
     makers = {tensor.id: op for op in graph.ops for tensor in op.outs}
     for tensor, op in makers.items():
         uses = every.get(tensor, ())

@@ -51,7 +51,7 @@ class HeldCurve:
 def held_curve(planned: Planned, step: StepSchedule) -> HeldCurve:
     """What a device holds while it runs `planned`, whose instructions run when `step` says."""
     program = planned.program
-    lives = lives_in(planned.graph, program)
+    lives = lives_in(planned.graph, program, planned.pricing)
     series = np.zeros((len(KINDS), len(program.instructions)), dtype=np.int64)
     for kind, size in _throughout(planned, lives):
         series[kind] += size

@@ -16,7 +16,7 @@ from autopar.cost.assemble import placement_choice
 from autopar.cost.exchange_costs import exchange_cost
 from autopar.cost.pricing import Pricing, compiler_of, pack_price
 from autopar.memory.account import Account, Lives, account, lives_of
-from autopar.ops.fusion import materialised, recomputed
+from autopar.ops.fusion import in_memory, recomputed
 from autopar.ops.workspace import workspace_bytes
 from autopar.passes.pipeline import build_program
 from autopar.search.batch_rows import with_rows_split
@@ -294,10 +294,11 @@ def account_of(graph: OpGraph, program: ShardedProgram, pricing: Pricing) -> Acc
     spent = account(
         program,
         pricing.op_cost,
-        materialised(graph),
+        in_memory(graph, backend.fusing),
         graph.donated,
-        recomputed=recomputed(graph),
+        recomputed=recomputed(graph, backend.fusing),
         workspace=workspace_bytes,
+        gradients_late=backend.gradients_late,
     )
     counted = spent.peak_memory_bytes
     compiled = backend.set_aside(program, graph.donated, workspace_bytes)
@@ -312,12 +313,14 @@ def account_of(graph: OpGraph, program: ShardedProgram, pricing: Pricing) -> Acc
     )
 
 
-def lives_in(graph: OpGraph, program: ShardedProgram) -> Lives:
+def lives_in(graph: OpGraph, program: ShardedProgram, pricing: Pricing) -> Lives:
     """When a device holds what while it runs `program`, as `account_of` counts it."""
+    backend = backend_of(compiler_of(pricing))
     return lives_of(
         program,
-        materialised(graph),
+        in_memory(graph, backend.fusing),
         graph.donated,
-        recomputed=recomputed(graph),
+        recomputed=recomputed(graph, backend.fusing),
         workspace=workspace_bytes,
+        gradients_late=backend.gradients_late,
     )

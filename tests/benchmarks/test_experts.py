@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from benchmarks.experts import CASES, DEVICES, Made, Result, Row, read_results
+from benchmarks.compiled_collectives import Made
+from benchmarks.experts import CASES, Result, Row, read_results
 from benchmarks.experts_layouts import fsdp, fsdp_experts, megatron
 
 
 def row(layout: str, step_s: float, memory_bytes: int, predicted_s: float = 0.0) -> Row:
     """A row of which little matters."""
-    made = Made(step_s, step_s, 1, 0.0, 0)
+    made = Made(step_s, 1, 0.0, 0, 0)
     return Row(layout, "", made, memory_bytes, 1.0, predicted_s=predicted_s)
 
 
@@ -43,7 +44,7 @@ def test_every_layout_by_hand_splits_data_or_parameters_of_a_model_that_suits_it
     model = case.model()
     specs = model.state_specs()
     for layout in case.layouts:
-        assert np.prod([*layout.mesh.values()]) == DEVICES
+        assert np.prod([*layout.mesh.values()]) == case.devices
 
         def place(roles: P, leaf: Any, layout: Any = layout) -> P:
             return layout.parameter(tuple(roles), np.shape(leaf))

@@ -18,9 +18,10 @@ from autopar.inspect.hlo import collectives_of, peak_memory_bytes
 from autopar.inspect.hlo_text import parse_module
 from benchmarks import tpu_programs
 from benchmarks.accuracy_plans import grid_sizes
-from benchmarks.compiled_collectives import UnknownRounds
-from benchmarks.tpu_aot import Lowered, Predicted, Row, agreement, compiled_row
-from benchmarks.tpu_cycles import Compiled, compiled_program, estimated_cycles
+from benchmarks.ahead_of_time import Predicted, Program, Row, agreement, compiled_row
+from benchmarks.compiled_collectives import Made, UnknownRounds
+from benchmarks.tpu_aot import COMPILER
+from benchmarks.tpu_cycles import compiled_program, estimated_cycles
 from benchmarks.tpu_programs import NAMES, arguments, shard_spec, sized, tpu_devices
 from cost_models import collective_time_s, load_cluster
 from cost_models.groups import group
@@ -73,9 +74,8 @@ BYTES = 8 * 128 * 2
 
 def test_cycles_of_loops_count_for_each_round_and_those_inside_a_fusion_not_at_all() -> None:
     found = compiled_program(KNOWN, CLUSTER)
-    assert found.cycles == 1000 + 3 * (30 + 5 * 500)
-    assert found.copy_cycles == 3 * 30
-    assert found.computing_s == pytest.approx(found.cycles / 1.503e9, rel=1e-3)
+    assert found.work == 1000 + 3 * (30 + 5 * 500)
+    assert found.computing_s == pytest.approx(found.work / 1.503e9, rel=1e-3)
     assert [i.name for i, _ in estimated_cycles(parse_module(KNOWN))] == ["first", "turned", "made"]
 
 
@@ -99,7 +99,8 @@ class Text:
 
     text: str
 
-    def compile(self) -> Text:
+    def compile(self, compiler_options: Any) -> Text:
+        assert compiler_options == {}
         return self
 
     def as_text(self) -> str:
@@ -108,16 +109,16 @@ class Text:
 
 def test_models_by_hand_are_left_out_and_plans_are_not() -> None:
     unknown = Text(TEXT.replace("BACKEND", ""))
-    reason = compiled_row(Lowered("Megatron", "", None, unknown), CLUSTER)
+    reason = compiled_row(Program("Megatron", "", None, unknown), COMPILER, CLUSTER)
     assert isinstance(reason, str)
     assert reason.startswith("Megatron: ")
     with pytest.raises(UnknownRounds):
-        compiled_row(Lowered("planned", "", Predicted(1.0, 0.0, 1), unknown), CLUSTER)
+        compiled_row(Program("planned", "", Predicted(1.0, 0.0, 1), unknown), COMPILER, CLUSTER)
 
 
 def test_only_plans_count_for_the_agreement() -> None:
     def row(kind: str, made_s: float, peak: int, guess: Predicted | None) -> Row:
-        return Row(kind, "", guess, Compiled(1, 0, made_s, 0.0, 0, 0), peak, 0.0)
+        return Row(kind, "", guess, Made(made_s, 1, 0.0, 0, 0), peak)
 
     rows = [
         row("planned", 1.0, 100, Predicted(1.1, 0.0, 90)),
@@ -125,7 +126,7 @@ def test_only_plans_count_for_the_agreement() -> None:
         row("by hand", 0.1, 1, None),
     ]
     found = agreement(rows)
-    assert (found.serial.plans, found.serial.kendall_tau, found.serial.regret) == (
+    assert (found.steps.plans, found.steps.kendall_tau, found.steps.regret) == (
         2,
         pytest.approx(1.0),
         0.0,
@@ -156,13 +157,13 @@ def test_the_largest_dim_that_divides_is_split() -> None:
 def test_what_to_install_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tpu_programs, "find_spec", lambda name: None)
     with pytest.raises(SystemExit, match=r"pip install '\.\[tpu-aot\]'"):
-        tpu_devices("v5e:4x4")
+        tpu_devices("tpu-v5e-4x4")
 
 
 @pytest.mark.skipif(find_spec("libtpu") is None, reason="needs libtpu, the extra tpu-aot")
 def test_a_plan_is_compiled_for_chips_that_are_not_there() -> None:
     """Numbered along the torus; the gradients of a bucket are one all-reduce, which the compiler has joined itself."""
-    chips = tpu_devices("v5e:4x4")
+    chips = tpu_devices("tpu-v5e-4x4")
     assert [tuple(chip.coords[:2]) for chip in chips[:5]] == [
         (0, 0),
         (1, 0),
@@ -186,5 +187,5 @@ def test_a_plan_is_compiled_for_chips_that_are_not_there() -> None:
     compiled = plan.lower(chips).compile()
     (joined,) = collectives_of(compiled)
     assert (joined.kind, joined.operand_count) == ("all_reduce", 2)
-    assert compiled_program(compiled.as_text(), cluster).cycles > 0
+    assert compiled_program(compiled.as_text(), cluster).work > 0
     assert peak_memory_bytes(compiled) >= 2 * prod((256, 512))

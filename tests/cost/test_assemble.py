@@ -350,13 +350,15 @@ class Setting:
 
 
 @lru_cache
-def setting(name: str) -> Setting:
-    return setting_of(*{**COUNTED, **WRITTEN_OVER}[name]())
+def setting(name: str, cluster: str = "cpu8") -> Setting:
+    return setting_of(*{**COUNTED, **WRITTEN_OVER}[name](), cluster)
 
 
-def setting_of(fn: Callable[..., Any], args: Any, donated: tuple[int, ...]) -> Setting:
+def setting_of(
+    fn: Callable[..., Any], args: Any, donated: tuple[int, ...], cluster: str = "cpu8"
+) -> Setting:
     graph = trace(fn, args, donate_argnums=donated).graph
-    flow, pricing = dataflow(graph), Roofline(graph, MESH, load_cluster("cpu8"))
+    flow, pricing = dataflow(graph), Roofline(graph, MESH, load_cluster(cluster))
     space = build_space(graph, flow, MESH, keep=pricing.keep)
     return Setting(graph, flow, pricing, Router(MESH, pricing.step_cost), space)
 
@@ -428,10 +430,17 @@ WRITTEN_OVER: dict[str, Callable[[], Any]] = {
 # Without loops: there, lowering may reuse a conversion that the Problem counts as a copy of its own.
 @pytest.mark.quick_share(3)
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[pytest.mark.slow] * (n in ("gpt", "cnn"))) for n in COUNTED]
+    ("name", "cluster"),
+    [
+        *[
+            pytest.param(n, "cpu8", marks=[pytest.mark.slow] * (n in ("gpt", "cnn")))
+            for n in COUNTED
+        ],
+        *[(n, "8xh100-xla") for n in ("train, donated", "normed", "diamonds")],
+    ],
 )
 def test_the_problem_counts_no_more_than_the_program_holds(
-    name: str, monkeypatch: pytest.MonkeyPatch
+    name: str, cluster: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So a bound for a limit on what it counts is one for a limit on the program; and it leaves little out.
 
@@ -439,7 +448,7 @@ def test_the_problem_counts_no_more_than_the_program_holds(
     without the room that is left for a compiler's other order.
     """
     monkeypatch.setattr(predict, "delays", lambda _: ())
-    here = setting(name)
+    here = setting(name, cluster)
     problem = here.problem()
     shares: list[float] = []
     for seed in range(8):

@@ -19,12 +19,13 @@ from autopar.backends.xla_gpu import CUBLAS_BYTES, ROW_ELEMENTS
 from autopar.core.graph import OpGraph
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement
+from autopar.core.program import Compute
 from autopar.core.strategy import Strategy
 from autopar.cost.operators.fused import bounds, moved
 from autopar.cost.pricing import Roofline
 from autopar.memory.account import Account
-from autopar.ops.fusion import PLAIN, Fusing, in_products, loops, materialised, rows
-from autopar.search.limited_solve import account_of
+from autopar.ops.fusion import PLAIN, Fusing, in_memory, in_products, loops, materialised, rows
+from autopar.search.limited_solve import account_of, lives_in
 from autopar.trace import trace
 from cost_models import load_cluster
 
@@ -134,28 +135,30 @@ def test_what_is_computed_in_two_kernels_costs_twice_where_that_is_what_takes_ti
 PRODUCTS: dict[str, tuple[Callable[..., Any], str]] = {
     "a bias": (lambda x, w, b: jnp.sort(x @ w + b), "add"),
     "a transpose": (lambda x, w, b: jnp.sort((x @ w).T), "transpose"),
-    "a wider type": (lambda x, w, b: jnp.sort((x @ w).astype(jnp.float32)), "convert_element_type"),
 }
 
 
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_a_product_does_it_to_its_result(name: str) -> None:
-    """It is no kernel; a wider result is written in so many more bytes."""
+    """It is no kernel, and costs nothing."""
     function, kind = PRODUCTS[name]
     graph = graph_of(function, WHOLE, (COLUMNS, COLUMNS), (COLUMNS,))
     (op,) = [op for op in graph.ops if op.kind == kind]
     assert in_products(graph, FUSING) == {op.id}
     assert not in_products(graph, PLAIN)
     assert op.outs[0].id in materialised(graph, FUSING)
-    more = op.outs[0].size_bytes - WHOLE[0] * WHOLE[1] * 2
     split = Placement((("x",), ()))
     given = (split,) if len(op.ins) == 1 else (split, Placement(((), ())))
     cost_s = Roofline(graph, MESH, GPUS).op_cost(op, Strategy(given, (split,), split=8))
-    assert cost_s == pytest.approx(more / 8 / GPUS.device.memory_bandwidth_bytes_per_s)
+    assert cost_s == 0.0
+    assert op.outs[0].id in in_memory(graph, FUSING)
+    (product,) = [op for op in graph.ops if op.kind == "dot_general"]
+    assert product.outs[0].id not in in_memory(graph, FUSING)
 
 
 NO_PRODUCTS: dict[str, Callable[..., Any]] = {
     "another array": lambda x, w, b: x @ w + x,
+    "a wider type": lambda x, w, b: jnp.sort((x @ w).astype(jnp.float32)),
     "a column": lambda x, w, b: x @ w + b[:ROWS, None],
     "two readers": lambda x, w, b: (jnp.sin(x @ w + b), jnp.cos(x @ w)),
 }
@@ -194,6 +197,40 @@ def test_a_narrower_operand_of_a_product_is_written_in_the_type_of_the_other() -
     found = XLA_GPU.product_turns_s(op, (1e6, 1e7, 1.0), 1.0, device, turned=False)
     widened_s = (2 + 4) * 1e7 / device.memory_bandwidth_bytes_per_s
     assert found == pytest.approx(widened_s + device.launch_s)
+
+
+def test_gradients_of_weights_wait_for_those_of_activations() -> None:
+    """What they read lives until the product after the next begins."""
+
+    def loss(w: Any, x: jax.Array) -> jax.Array:
+        for layer in w:
+            x = jnp.square(x @ layer)
+        return x.sum()
+
+    w = [jax.ShapeDtypeStruct((256, 256), jnp.bfloat16)] * 3
+    x = jax.ShapeDtypeStruct((4096, 256), jnp.bfloat16)
+    plan = autopar.plan(
+        lambda w, x: jax.tree.map(lambda p, g: p - g, w, jax.grad(loss)(w, x)),
+        w,
+        x,
+        cluster=GPUS,
+        mesh={"x": 8},
+        mode="data_parallel",
+    )
+    planned = plan.bound.planned
+    program = planned.program
+    products = [
+        position
+        for position, one in enumerate(program.instructions)
+        if isinstance(one, Compute) and one.op.kind == "dot_general"
+    ]
+    lives = lives_in(planned.graph, program, planned.pricing)
+    stop = dict(zip(lives.values.tolist(), lives.stop.tolist(), strict=True))
+    backward = [p for p in products if program.instructions[p].op.phase == "backward"]
+    assert len(products) == 3 + len(backward) == 8
+    of_weights = program.instructions[backward[0]]
+    until = max(stop[value] for value in of_weights.ins)
+    assert backward[2] < until <= backward[3]
 
 
 def test_programs_with_products_have_the_workspace_of_cublas_once() -> None:

@@ -197,6 +197,42 @@ def test_a_loop_of_unknown_length() -> None:
     assert counted(found(body)) == {("all_reduce", LOCAL_BYTES, ALL, None): 1}
 
 
+COUNTED = """HloModule m
+
+%test (c: (s32[], f32[8])) -> pred[] {
+  %stop = s32[] constant(17)
+  %c = (s32[], f32[8]) parameter(0)
+  %n = s32[] get-tuple-element(%c), index=0
+  ROOT %less = pred[] compare(%n, %stop), direction=LT
+}
+
+%body (b: (s32[], f32[8])) -> (s32[], f32[8]) {
+  %b = (s32[], f32[8]) parameter(0)
+  %x = f32[8]{0} get-tuple-element(%b), index=1
+  %more = s32[] constant(STEP)
+  %now = s32[] get-tuple-element(%b), index=0
+  %next = s32[] add(%now, %more)
+  ROOT %r = (s32[], f32[8]) tuple(%next, %x)
+}
+
+ENTRY %main (x: f32[8]) -> (s32[], f32[8]) {
+  %x = f32[8]{0} parameter(0)
+  %zero = s32[] constant(1)
+  %start = s32[] copy(%zero)
+  %given = (s32[], f32[8]) tuple(%start, %x)
+  ROOT %loop = (s32[], f32[8]) while(%given), condition=%test, body=%body
+}
+"""
+
+
+@pytest.mark.parametrize(("step", "count"), [(1, 16), (3, 6), (0, None)])
+def test_a_loop_that_counts_up_runs_until_it_is_there(step: int, count: int | None) -> None:
+    module = parse_module(COUNTED.replace("STEP", str(step)))
+    assert module.trip_count(module.computations["main"][-1], "main") == count
+    other = parse_module(COUNTED.replace("STEP", str(step)).replace("=LT", "=NE"))
+    assert other.trip_count(other.computations["main"][-1], "main") is None
+
+
 def test_both_branches_count() -> None:
     def body(a: jax.Array) -> Any:
         return lax.cond(a[0, 0] > 0, lambda c: lax.psum(c, "y"), lambda c: lax.psum(c, "x") + 1, a)

@@ -31,7 +31,10 @@ def moved(graph: OpGraph, fusing: Fusing = PLAIN) -> tuple[tuple[float, ...], ..
     kept = materialised(graph, fusing)
     absorbed = in_products(graph, fusing)
     first = first_made(graph)
-    alone = [_widened(op) if op.id in absorbed else _in_memory(graph, op, kept) for op in graph.ops]
+    alone = [
+        (0.0,) * (len(op.ins) + len(op.outs)) if op.id in absorbed else _in_memory(graph, op, kept)
+        for op in graph.ops
+    ]
     found = [[*shares] for shares in alone]
     kernels = _kernels(graph, fusing)
     for op in {op.id: op for kernel in kernels for op in kernel}.values():
@@ -134,12 +137,6 @@ def _kernels(graph: OpGraph, fusing: Fusing) -> tuple[tuple[OpNode, ...], ...]:
             for last in lasts:
                 found.setdefault(last, []).append(op)
     return tuple(map(tuple, found.values()))
-
-
-def _widened(op: OpNode) -> tuple[float, ...]:
-    """What is moved for what a product does to its result: the bytes by which that grows."""
-    more = op.outs[0].size_bytes - op.ins[0].size_bytes if len(op.ins) == 1 else 0
-    return (*[0.0] * len(op.ins), max(0, more) / max(1, op.outs[0].size_bytes))
 
 
 def _in_memory(graph: OpGraph, op: OpNode, kept: frozenset[int]) -> tuple[float, ...]:

@@ -121,9 +121,11 @@ class ParametricOptions:
 
     Attributes:
       filling: prices between those of lines that meet far below the curve.
+      relaxation: the limit of a problem is proven at prices that proved it where what repeats chooses alike.
     """
 
     filling: bool = True
+    relaxation: bool = True
 
 
 @dataclass(frozen=True)

@@ -274,8 +274,9 @@ class LimitedSolve:
         least = min(self.met, key=lambda solution: solution.peak, default=None)
         ground = self.ground
         moments = None
-        if least is not None and limit_bytes is not None:
-            moments = Moments(ground.graph, ground.flow, ground.space, problem, least.choice)
+        if limit_bytes is not None:
+            choice = None if least is None else least.choice
+            moments = Moments(ground.graph, ground.flow, ground.space, problem, choice)
 
         return blame(found, self._as_written(), moments)
 

@@ -387,6 +387,8 @@ def nothing_fits(
         except Infeasible:
             return planned, 0.0
         least = descend(tried, search)
+        if equal is not None:
+            attempt.met.extend(map(equal.lifted, equal.met))
         return tried.smallest, 0.0 if equal else least
 
     return NothingFits(

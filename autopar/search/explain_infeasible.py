@@ -161,9 +161,7 @@ class Moments:
         sizes: dict[int, float] = {}
         for use in self.problem.usages:
             if use.start <= time < use.stop:
-                sizes[use.node] = sizes.get(use.node, 0.0) + float(
-                    use.size_bytes[choice[use.node]]
-                )
+                sizes[use.node] = sizes.get(use.node, 0.0) + float(use.size_bytes[choice[use.node]])
 
         names = dict(self._names())
         running = self.space.operator_variables.get(time)

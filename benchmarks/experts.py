@@ -22,7 +22,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from time import perf_counter, process_time
@@ -281,29 +281,11 @@ def run_apart(name: str, options: argparse.Namespace) -> Result:
 
     model = CASES[name].model()
     found = [json.loads(line) for line in lines]
-    rows = tuple(read_row(read) for read in found if isinstance(read, dict))
+    rows = tuple(
+        Row(**{**read, "made": Made(**read["made"])}) for read in found if isinstance(read, dict)
+    )
     left_out = tuple(read for read in found if isinstance(read, str))
     return Result(name, model.name, model.size, rows, left_out, reason)
-
-
-def read_results(path: Path) -> dict[str, Result]:
-    """The results that `--json` wrote to a file, by the names of their cases; none of models that lack rows."""
-    found = [
-        Result(
-            **{
-                **read,
-                "rows": tuple(map(read_row, read["rows"])),
-                "left_out": tuple(read["left_out"]),
-            }
-        )
-        for read in json.loads(path.read_text(encoding="utf-8"))["results"]
-    ]
-    return {result.case: result for result in found if not result.reason}
-
-
-def read_row(read: Mapping[str, Any]) -> Row:
-    """A row that was written as JSON."""
-    return Row(**{**read, "made": Made(**read["made"])})
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -317,7 +299,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     compiler = COMPILERS[options.compiler]
     session = Session(__file__, options, compiler.version())
-    known = read_results(options.resume) if options.resume else {}
+    known = {found.case: found for found in session.known(Result) if not found.reason}
     for name, case in CASES.items():
         if re.search(options.only, name):
             session.add(known.get(name) or run_apart(name, options))
@@ -337,9 +319,6 @@ def _parser() -> argparse.ArgumentParser:
     parser = parser_of(__doc__)
     parser.add_argument("--compiler", choices=tuple(COMPILERS), default="gpu")
     parser.add_argument("--only", default="", help="models whose name holds this pattern")
-    parser.add_argument(
-        "--resume", type=Path, help="file of --json whose models are not compiled again"
-    )
     parser.add_argument(
         "--programs", type=Path, help="folder to keep what the compiler made in, as HLO text"
     )

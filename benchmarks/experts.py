@@ -6,7 +6,8 @@ Training steps in shape only (`experts_models`, `experts_others`) for 8 or 64 de
 with the plugin of JAX for CUDA (the extra `gpu-aot`), or TPUs v5p, with libtpu (`--compiler tpu`, the extra `tpu-aot`).
 Each is compiled with the layouts by hand that suit it, sharding constraints that XLA completes (`experts_layouts`), and
 under the plan that autopar finds when it is left alone. If that takes more memory than the fastest of the others by the
-compiler's count, so it is under the plan found within that much, which autopar counts in proportion: less or more.
+compiler's count, so it is under the plan found within that much, which autopar counts in proportion: less or more; or
+else within the least that was found to do.
 State is donated. Every model has a process of its own.
 
 A step is what the compiler computes, by its own estimates (`gpu_kernels`, `tpu_cycles`), launches of kernels on GPUs,
@@ -192,6 +193,17 @@ class Bench:
             predicted_bytes=plan.peak_memory_bytes,
         )
 
+    def limited(self, limit_bytes: int) -> Row | str:
+        """The row of the plan that is found within `limit_bytes`, or else within the least that is found to do."""
+        try:
+            return self.planned(limit_bytes)
+        except (NoFeasiblePlan, Unsolved) as refused:
+            least = refused.min_peak_bytes
+        try:
+            return self.planned(least) if least else "autopar, limited: no plan was found"
+        except (NoFeasiblePlan, Unsolved) as refused:
+            return f"autopar, limited: {refused}"
+
     def compiled(self, name: str, mesh: str, step: Any) -> Row:
         """The row of a step that JAX has lowered."""
         start = process_time()
@@ -225,10 +237,7 @@ def measure(case: Case, bench: Bench) -> Iterator[Row | str]:
     fastest = min(rivals, key=lambda row: row.made.serial_s, default=found)
     share = fastest.memory_bytes / found.memory_bytes
     if share < 1:
-        try:
-            yield bench.planned(int(share * found.predicted_bytes))
-        except (NoFeasiblePlan, Unsolved):
-            yield "autopar, limited: no plan was found that counts as little memory"
+        yield bench.limited(int(share * found.predicted_bytes))
 
 
 # All models -----------------------------------------------------------------------------------------------------------

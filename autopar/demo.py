@@ -125,9 +125,8 @@ def load_example(file: str) -> ModuleType:
         )
 
     spec = spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
-        raise AutoparError(f"{path} is no Python module")
-
+    assert spec is not None, "its name ends in .py"
+    assert spec.loader is not None
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

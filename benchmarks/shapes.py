@@ -166,6 +166,74 @@ def _swiglu(p: Tree, x: jax.Array) -> jax.Array:
     return (jax.nn.silu(x @ gate) * (x @ up)) @ down
 
 
+# Encoder and decoder --------------------------------------------------------------------------------------------------
+
+
+def encoder_decoder(
+    layers: int = 24,
+    width: int = 1024,
+    hidden: int = 2816,
+    heads: int = 16,
+    *,
+    vocab: int = 32128,
+    sequence: int = 512,
+    batch: int = 512,
+) -> Shapes:
+    """T5 1.1 large (Raffel et al. 2020): both halves scanned and rematerialised, gated products; rotary positions."""
+    own = attention_shapes(width, heads, heads)
+    across = {f"cross_{name}": shape for name, shape in own.items()} | {"norm3": (width,)}
+    common = {**own, **_swiglu_shapes(width, hidden), "norm1": (width,), "norm2": (width,)}
+    params = {
+        "tokens": floats(vocab, width),
+        "encoder": stacked(kernels(common), layers),
+        "decoder": stacked(kernels({**common, **across}), layers),
+        "norm": floats(width),
+        "head": floats(width, vocab),
+    }
+
+    def loss(params: Tree, _key: jax.Array, tokens: jax.Array, targets: jax.Array) -> jax.Array:
+        embedded = params["tokens"].astype(jnp.bfloat16)
+        encode, decode = (jax.checkpoint(block) for block in (_encoder_block, _decoder_block))
+        read = lax.scan(lambda x, p: (encode(p, x), None), embedded[tokens], params["encoder"])[0]
+        shifted = embedded[jnp.roll(targets, 1, -1)]
+        x = lax.scan(lambda x, p: (decode(p, x, read), None), shifted, params["decoder"])[0]
+        logits = rms_norm(params["norm"], x) @ params["head"].astype(x.dtype)
+        return cross_entropy(logits.astype(jnp.float32), targets)
+
+    return _training(loss, params, batch, sequence)
+
+
+def _encoder_block(p: Tree, x: jax.Array) -> jax.Array:
+    normed = rms_norm(p["norm1"], x)
+    x = x + _mixed(p, normed, normed, rotate=True)
+    return x + _swiglu(p, rms_norm(p["norm2"], x))
+
+
+def _decoder_block(p: Tree, x: jax.Array, read: jax.Array) -> jax.Array:
+    cross = {name.removeprefix("cross_"): leaf for name, leaf in p.items() if "cross_" in name}
+    normed = rms_norm(p["norm1"], x)
+    x = x + _mixed(p, normed, normed, rotate=True, causal=True)
+    x = x + _mixed(cross, rms_norm(p["norm3"], x), read)
+    return x + _swiglu(p, rms_norm(p["norm2"], x))
+
+
+def _mixed(
+    p: Tree, x: jax.Array, read: jax.Array, *, rotate: bool = False, causal: bool = False
+) -> jax.Array:
+    """Attention of x[batch, position, width] on what is read, of the same shape."""
+    q, k, v = (
+        jnp.einsum("bsm,mhd->bshd", source, p[name].astype(x.dtype))
+        for source, name in ((x, "query"), (read, "key"), (read, "value"))
+    )
+    if rotate:
+        q, k = rotated(q), rotated(k)
+    scores = jnp.einsum("bqhd,bkhd->bhqk", q, k).astype(jnp.float32) * q.shape[-1] ** -0.5
+    if causal:
+        scores = jnp.where(jnp.tril(jnp.ones(scores.shape[-2:], bool)), scores, -1e9)
+    weights = jax.nn.softmax(scores, axis=-1).astype(v.dtype)
+    return jnp.einsum("bhqk,bkhd,hdm->bqm", weights, v, p["out"].astype(x.dtype))
+
+
 # Mixture of experts ---------------------------------------------------------------------------------------------------
 
 EXPERTS, CHOSEN, GROUP = 256, 8, 256

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import isfinite
+from math import inf, isfinite
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,22 @@ class Overlap:
         So no order of the two takes less than computing + least_weight * communicating; 1 where it does not pay.
         """
         return min(1.0, self.communicating_slowdown * (1 - 1 / self.computing_slowdown))
+
+    def share_at(self, weight: float) -> float:
+        """The largest share of computing + weight * communicating than which no order of the two takes less.
+
+        It is 1 up to `least_weight`; from `most_weight` on it counts all that is communicated, and never more.
+        """
+        together = 1 / self.computing_slowdown + weight / self.communicating_slowdown
+        return 1 / max(1.0, weight, together if self.pays else 0.0)
+
+    @property
+    def most_weight(self) -> float:
+        """As `least_weight`: what a second of communicating counts at most, so that all of it does; inf: none does."""
+        kept = 1 - 1 / self.communicating_slowdown
+        if not self.pays:
+            return 1.0
+        return max(1.0, 1 / (self.computing_slowdown * kept)) if kept else inf
 
     def together_s(self, computing_s: float, communicating_s: float) -> float:
         """Seconds until both are done that begin at the same time, given what each takes alone."""

@@ -83,7 +83,7 @@ class Calibration:
           axes: where to draw; None: new ones.
 
         Raises:
-          AutoparError: matplotlib is not installed.
+          MissingExtra: matplotlib is not installed.
         """
         return draw_residuals(self.residuals, axes_or_new(axes, figsize=(7, 6)))
 

@@ -71,6 +71,16 @@ class Figures:
         return self.record.gap
 
     @property
+    def step_bound_s(self) -> float:
+        """Proven with `SearchOptions(overlap="compared")`: no plan in the space searched has a shorter step. Else 0."""
+        return self.record.step_bound_s
+
+    @property
+    def step_gap(self) -> float:
+        """(step time - its bound) / step time, as `gap` is of the objective; 1 where nothing is known of steps."""
+        return self.summary.step_gap
+
+    @property
     def mesh(self) -> DeviceMesh:
         """The mesh, with all its axes."""
         return self.record.stage.mesh.whole

@@ -110,7 +110,7 @@ class Front:
           axes: where to draw; None: new ones.
 
         Raises:
-          AutoparError: matplotlib is not installed.
+          MissingExtra: matplotlib is not installed.
         """
         drawn = axes_or_new(axes)
         memory = [plan.peak_memory_bytes / 2**30 for plan in self.points]

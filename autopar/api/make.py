@@ -35,10 +35,10 @@ from autopar.errors import (
 from autopar.microbatch.layers import STAGES, choices_of_stages
 from autopar.operators import KEEP
 from autopar.report.summary import step_time_s
-from autopar.search.alternatives import search_best
+from autopar.search.alternatives import position_of, search_best
 from autopar.search.constraints.part import constraints_of_part
 from autopar.search.double_buffering import with_double_buffers
-from autopar.search.overlapped import Weights, shortest_step
+from autopar.search.overlapped import shortest_step
 from autopar.search.search import announced, restore
 from autopar.search.task import Planned, Task
 from autopar.trace import (
@@ -53,11 +53,8 @@ from autopar.trace import (
 )
 from autopar.trace.arguments import function_name
 from autopar.trace.flat import FlatFunction
-from cost_models import Cluster, Overlap
+from cost_models import Cluster
 
-_LEAST_WEIGHT = 0.01
-"""Of communicating: it never counts as nothing, as the plan that communicates less is to win among equals."""
-_WEIGHTS = 3
 """How many of what may hide are tried, at equal steps down to the least."""
 
 
@@ -155,7 +152,8 @@ def _searched(
     position, planned = search_best(tasks, meshes)
     bound = Bound(fn, settings, traces[position], planned, cluster)
     priced_for = bound.priced_for
-    if settings.options.overlap == "never" or priced_for is None:
+    overlap = None if priced_for is None else priced_for.device.overlap
+    if settings.options.overlap == "never" or priced_for is None or overlap is None:
         return Plan.of(bound)
 
     schedule = scheduled_for(priced_for)
@@ -163,18 +161,9 @@ def _searched(
     def emitted_time_s(found: Planned) -> float:
         return step_time_s(with_double_buffers(found, schedule), priced_for)
 
-    best = shortest_step(planned, weights_of(priced_for.device.overlap), emitted_time_s)
-    settings = replace(settings, mode=best.task.mode)
-    return Plan.of(replace(bound, settings=settings, planned=best))
-
-
-def weights_of(overlap: Overlap | None) -> tuple[Weights, ...]:
-    """The weights that are tried beside 1: of what may hide, less and less, and of all at its least."""
-    if overlap is None or not overlap.pays:
-        return ()
-    least = max(overlap.least_weight, _LEAST_WEIGHT)
-    hidden = (1 - (1 - least) * part / _WEIGHTS for part in range(1, _WEIGHTS + 1))
-    return *((1.0, weight) for weight in hidden), (least, 1.0)
+    best = shortest_step(planned, tasks, meshes, overlap, emitted_time_s)
+    bound = replace(bound, traced=traces[position_of(best, tasks)], planned=best)
+    return Plan.of(replace(bound, settings=replace(settings, mode=best.task.mode)))
 
 
 def alternatives(

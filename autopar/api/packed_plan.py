@@ -136,6 +136,7 @@ class PackedPlan(FileRecord):
     hidden_weight: Annotated[float, Field(gt=0)] = 1.0
     double_buffered: tuple[tuple[Index, Index, Index], ...] | None = None
     in_flight_bytes: Index = 0
+    step_bound_s: Annotated[float, Field(ge=0)] = 0.0
 
     @classmethod
     def of(cls, plan: Plan) -> PackedPlan:
@@ -153,6 +154,7 @@ class PackedPlan(FileRecord):
             hidden_weight=plan.hidden_weight,
             double_buffered=plan.double_buffered,
             in_flight_bytes=plan.in_flight_bytes,
+            step_bound_s=plan.step_bound_s,
         )
 
     def plan(self) -> Plan:
@@ -174,6 +176,7 @@ class PackedPlan(FileRecord):
             self.hidden_weight,
             None if buffered is None else tuple(DoubleBuffered(*one) for one in buffered),
             self.in_flight_bytes,
+            self.step_bound_s,
         )
 
 
@@ -200,6 +203,7 @@ _USUAL: dict[str, Any] = {
     "hidden_weight": 1.0,
     "double_buffered": None,
     "in_flight_bytes": 0,
+    "step_bound_s": 0.0,
 }
 """What a file does not say of a plan."""
 # A core Plan in Python, a PackedPlan in JSON.

@@ -18,7 +18,7 @@ from autopar.api.adapters.protocol import Adapter, CallParts, Opened
 from autopar.api.bound import Bound
 from autopar.api.options import Function, Settings
 from autopar.api.processes import same_everywhere
-from autopar.emit.several import all_placed, spans_processes
+from autopar.emit.several import all_placed, spans_processes, with_copies
 from autopar.emit.wrap import of_keys, shardings
 from autopar.errors import SignatureMismatch
 from autopar.search.constraints.carried import keys_of
@@ -137,11 +137,12 @@ def abstract(bound: Bound, argument: Selector, devices: Sequence[Any]) -> Any:
 def _placed(bound: Bound, slot: Slot, tree: Any, devices: Sequence[Any]) -> Any:
     slot.check("place", tree)
     leaves, structure = untyped_jax.tree_util.tree_flatten(tree)
+    first = {id(leaf): n for n, leaf in reversed(list(enumerate(leaves)))}
+    again = [n for n, leaf in enumerate(leaves) if first[id(leaf)] != n]
     if spans_processes(devices):
         leaves = same_everywhere([f"{slot.name}{path}" for path in slot.paths], leaves, devices)
-    return untyped_jax.tree_util.tree_unflatten(
-        structure, all_placed(leaves, _shardings(bound, slot, devices))
-    )
+    arrays = all_placed(leaves, _shardings(bound, slot, devices))
+    return untyped_jax.tree_util.tree_unflatten(structure, with_copies(arrays, again))
 
 
 def _same(tree: Any) -> Any:

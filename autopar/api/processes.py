@@ -118,7 +118,13 @@ def same_everywhere(
     digests = b"".join(digest(hosts[n]) if n in hosts else _NOT_HOST for n in range(len(values)))
     summaries = gathered_rows(sha256(digests).digest(), devices)
     if len(set(summaries.values())) > 1:
-        raise DifferentValues(_difference(names, gathered_rows(digests, devices)))
+        differing = _differing(names, gathered_rows(digests, devices))
+        more = f" and {len(differing) - _SHOWN} more" if len(differing) > _SHOWN else ""
+        raise DifferentValues(
+            f"the processes pass different values of {', '.join(differing[:_SHOWN])}{more}. Each has to pass the same "
+            f"whole value. If they are each process's own rows, make one array of them by "
+            f"jax.make_array_from_process_local_data(sharding, rows), with plan.in_shardings() and plan.in_slices()."
+        )
     return [
         hosts[n] if n in hosts and not is_key(value) else value for n, value in enumerate(values)
     ]
@@ -142,8 +148,8 @@ def check_global_shapes(arguments: Arguments, values: Sequence[Any], planned: Si
             )
 
 
-def _difference(names: Sequence[str], digests: Mapping[int, bytes]) -> str:
-    """What differs, from the digests of all values by process."""
+def _differing(names: Sequence[str], digests: Mapping[int, bytes]) -> list[str]:
+    """What differs and who holds it, from the digests of all values by process."""
     found: list[str] = []
     for n, name in enumerate(names):
         holders: dict[bytes, list[int]] = {}
@@ -153,13 +159,7 @@ def _difference(names: Sequence[str], digests: Mapping[int, bytes]) -> str:
             found.append(
                 f"{name} ({' / '.join(_held(found_digest, group) for found_digest, group in holders.items())})"
             )
-
-    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-    return (
-        f"the processes pass different values of {', '.join(found[:_SHOWN])}{more}. Each has to pass the same whole "
-        f"value. If they are each process's own rows, make one array of them by "
-        f"jax.make_array_from_process_local_data(sharding, rows), with plan.in_shardings() and plan.in_slices()."
-    )
+    return found
 
 
 def _held(held: bytes, processes: Sequence[int]) -> str:

@@ -18,7 +18,7 @@ from autopar.api.call import ReadCall, is_sharded, leaf_type, put_back, read_cal
 from autopar.api.options import Settings
 from autopar.api.processes import same_everywhere
 from autopar.core.sizes import exact_bytes
-from autopar.emit.several import all_placed, spans_processes
+from autopar.emit.several import all_placed, spans_processes, with_copies
 from autopar.emit.wrap import Keys, of_keys, placements, shardings, tensors, wrap
 from autopar.errors import MovedWarning, users_level
 
@@ -93,11 +93,35 @@ class Runner:
     def run(self, leaves: Sequence[Any], misplaced: Sequence[int] = ()) -> Any:
         """The results for these flat arguments; donated ones are deleted. Those `misplaced` are put in place first."""
         inputs = self.in_place(leaves, misplaced) if misplaced else leaves
+        donated = self._traced.graph.donated
+        again, kept = self._met_again(leaves) if donated else ((), frozenset[int]())
+        if again:
+            inputs = with_copies(inputs, again)
+
         with without_mesh():
             outputs = self._run(*inputs, *self._constants)
-        for position in self._traced.graph.donated:
-            _delete(leaves[position])
+
+        for position in donated:
+            if position not in kept:
+                _delete(leaves[position])
         return self._traced.out_tree.unflatten(outputs)
+
+    def _met_again(self, leaves: Sequence[Any]) -> tuple[list[int], frozenset[int]]:
+        """The donated arrays that the program is given in another place too, and those that it reads there.
+
+        No memory can be given up twice, or be read beside that: JAX ends the process where a program of several devices
+        is asked to.
+        """
+        others = [*leaves, *self._traced.constants]
+        if len(set(map(id, others))) == len(others):  # as in almost every call
+            return [], frozenset()
+
+        donated = [n for n in self._traced.graph.donated if isinstance(leaves[n], jax.Array)]
+        taken = set(self._traced.graph.donated)
+        read = {id(one) for n, one in enumerate(others) if n not in taken}
+        kept = frozenset(n for n in donated if id(leaves[n]) in read)
+        first = {id(leaves[n]): n for n in reversed(donated)}
+        return [n for n in donated if n in kept or first[id(leaves[n])] != n], kept
 
     def moved(self, leaves: Sequence[Any], misplaced: Sequence[int]) -> list[int]:
         """Those of `misplaced` that are sharded, but not whole everywhere, and lie otherwise than planned."""

@@ -145,12 +145,12 @@ def run_file(path: Path) -> object:
     """The module of the file at `path`, which is run as an import would.
 
     Raises:
-      BadArgument: it raises, or is no Python.
+      BadArgument: it raises.
     """
     module_name = f"_autopar_report_{path.stem}"
     spec = importlib.util.spec_from_file_location(module_name, path)
-    if spec is None or spec.loader is None:
-        raise BadArgument(f"{path} cannot be loaded as Python")
+    assert spec is not None, "its name ends in .py"
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module
     sys.path.insert(0, str(path.resolve().parent))

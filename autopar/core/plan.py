@@ -44,9 +44,10 @@ class Plan:
     `communication_weight` is what a second of communicating counts in the sum: less than 1 where a part of it was held
     to hide behind computing, and `hidden_weight` what one of what gathers parameters or reduces gradients counts beside
     another. `double_buffered` says which scans communicate for the round after or before (None: that is not decided),
-    and `in_flight_bytes` what collectives may hold beyond the peak of the program in order. `stopped` says what ended
-    the search before its end, "" if nothing did: another run may then find another plan. `fingerprint` is that of the
-    graph where the plan is in a file or comes from one, else "": it takes a pass over the graph.
+    and `in_flight_bytes` what collectives may hold beyond the peak of the program in order. `step_bound_s` is proven
+    for the step of every plan in the space, with communicating beside computing; 0: nothing is known of it. `stopped`
+    says what ended the search before its end, "" if nothing did: another run may then find another plan. `fingerprint`
+    is that of the graph where the plan is in a file or comes from one, else "": it takes a pass over the graph.
     """
 
     stages: tuple[Stage, ...]
@@ -61,6 +62,7 @@ class Plan:
     hidden_weight: float = 1.0
     double_buffered: tuple[DoubleBuffered, ...] | None = None
     in_flight_bytes: int = 0
+    step_bound_s: float = 0.0
 
     @property
     def stage(self) -> Stage:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+from itertools import chain, combinations
+from weakref import WeakValueDictionary
+
 from autopar.core.graph import OpGraph
 from autopar.core.memo import once_per_graph
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import StepKind
 from autopar.core.regions import LEAVING
+from autopar.cost.cached_pricing import Remembered
 from autopar.cost.local_steps import fused_price
-from autopar.cost.pricing import Pricing, pack_price, shares, turn_price
+from autopar.cost.pricing import Pricing, Roofline, pack_price, shares, turn_price
 from autopar.cost.weighted import Weighted
 from autopar.ops.traits import is_rearrangement
 from autopar.redistribute.route import Router
@@ -22,18 +27,55 @@ _CLOSED_AT: dict[StepKind, int] = {
     "all_reduce": BUCKET_BYTES,
     "reduce_scatter": SHARD_BUCKET_BYTES,
 }
+_KNOWN: WeakValueDictionary[Hashable, Router] = WeakValueDictionary()
+"""The routers that are in use, by all that their prices depend on."""
 
 
 def router_of(
     graph: OpGraph, mesh: DeviceMesh, pricing: Pricing, hidden_weight: float = 1.0
 ) -> Router:
-    """The routes of the tensors of `graph` under `pricing`: alone, shared, fused; what hides counts at its weight."""
+    """The routes of the tensors of `graph` under `pricing`: alone, shared, fused; what hides counts at its weight.
+
+    Where steps and buckets cost the same, several graphs have one router.
+    """
     hidden = None
     if hidden_weight != 1:
         hidden = router_of(graph, mesh, Weighted(pricing, hidden_weight))
     shared = shared_price(pricing, graph, mesh)
     fused = fused_price(pricing, mesh)
-    return Router(mesh, pricing.step_cost, turn_price(pricing), shared, fused, hidden)
+    prices = _step_prices(pricing)
+    if prices is None or hidden is not None:
+        return Router(mesh, pricing.step_cost, turn_price(pricing), shared, fused, hidden)
+
+    key = (mesh, prices, shares(pricing) and _bucket_sizes(graph, mesh))
+    known = _KNOWN.get(key)
+    if known is None:
+        known = Router(mesh, pricing.step_cost, turn_price(pricing), shared, fused)
+        _KNOWN[key] = known
+    return known
+
+
+def _step_prices(pricing: Pricing) -> Hashable:
+    """Equal where steps cost the same on one mesh, whatever the graph; None: of no other pricing."""
+    if isinstance(pricing, Remembered):
+        return _step_prices(pricing.pricing)
+    if isinstance(pricing, Roofline):
+        return type(pricing), pricing.cluster.device, pricing.cluster.topology
+    return None
+
+
+def _bucket_sizes(graph: OpGraph, mesh: DeviceMesh) -> tuple[int, ...]:
+    """The sizes of buckets of each kind over all axes of the mesh that there may be."""
+    whole_bytes = gradient_bytes(graph)
+    every = chain.from_iterable(
+        combinations(mesh.names, count) for count in range(len(mesh.names) + 1)
+    )
+    return tuple(_bucket(kind, axes, whole_bytes, mesh) for axes in every for kind in _CLOSED_AT)
+
+
+def _bucket(kind: StepKind, axes: tuple[str, ...], whole_bytes: int, mesh: DeviceMesh) -> int:
+    """At most what a device has of all gradients that are reduced over these axes."""
+    return min(_CLOSED_AT.get(kind, 0), whole_bytes * mesh.product(axes) // mesh.size)
 
 
 def shared_price(pricing: Pricing, graph: OpGraph, mesh: DeviceMesh) -> StepPrice:
@@ -55,7 +97,7 @@ def shared_price(pricing: Pricing, graph: OpGraph, mesh: DeviceMesh) -> StepPric
 
     def price(kind: StepKind, axes: tuple[str, ...], size_bytes: int) -> float:
         alone = pricing.step_cost(kind, axes, size_bytes)
-        bucket = min(_CLOSED_AT.get(kind, 0), whole_bytes * mesh.product(axes) // mesh.size)
+        bucket = _bucket(kind, axes, whole_bytes, mesh)
         if not 0 < size_bytes < bucket:
             return alone
         if (kind, axes) not in per_byte:

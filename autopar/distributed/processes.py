@@ -149,7 +149,9 @@ def _join(address: str | None, count: int | None, number: int | None, *, limit_s
             f"init: JAX cannot start ({error}). Where its port is in use, JAX_COORDINATOR_PORT names another"
         ) from error
     except ValueError as error:
-        raise InvalidOption(f"init: {error}") from error
+        raise InvalidOption(
+            f"init: JAX cannot tell the processes from what describes them: {error}"
+        ) from error
     except RuntimeError as error:
         raise JobError(f"init: {error}") from error
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
@@ -66,6 +66,14 @@ def all_placed(values: Sequence[Any], shardings: Sequence[NamedSharding]) -> lis
     if all(sharding.is_fully_addressable for sharding in shardings):
         return untyped_jax.device_put(list(values), list(shardings))
     return [placed(value, sharding) for value, sharding in zip(values, shardings, strict=True)]
+
+
+def with_copies(arrays: Sequence[Any], positions: Iterable[int]) -> list[Any]:
+    """`arrays`, of which those at `positions` are copied: what was put somewhere may share memory with others."""
+    found = list(arrays)
+    for n in positions:
+        found[n] = untyped_jax.device_put(found[n], found[n].sharding, may_alias=False)
+    return found
 
 
 # What processes hold, and tell one another ----------------------------------------------------------------------------

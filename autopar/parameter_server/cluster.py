@@ -84,20 +84,16 @@ def head(address: str, timeout_s: float) -> Generator[None]:
     options += [f"--object-store-memory={OBJECT_STORE_BYTES}"]
     if host not in LOOPBACK:
         options.append(f"--node-ip-address={host}")
-    started = subprocess.Popen(
-        [*_RAY, "start", "--head", "--block", *options],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-
-    try:
-        _wait_for_head(started, host, port, timeout_s)
-        with joined(address, timeout_s):
-            yield
-    finally:
-        started.terminate()
-        started.communicate()
+    command = [*_RAY, "start", "--head", "--block", *options]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as started:
+        try:
+            _wait_for_head(started, host, port, timeout_s)
+            with joined(address, timeout_s):
+                yield
+        finally:
+            started.terminate()
 
 
 @contextmanager

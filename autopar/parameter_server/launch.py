@@ -65,7 +65,9 @@ class Running:
             answer(reference)
         except ray().exceptions.RayActorError as error:
             if reference not in self.ends:
-                raise ParameterServerError(f"the scheduler is gone: {error}") from error
+                raise ParameterServerError(
+                    f"the process of the scheduler is gone: {error}"
+                ) from error
 
 
 class WorkerActor:

@@ -199,24 +199,18 @@ class Scheduler:
 
     async def _run(self) -> None:
         job = self._job
-        await self._until(
+        await self._until_all_came(
             lambda: len(self._slots) == job.servers,
-            lambda: (
-                f"{len(self._slots)} of {job.servers} servers came within {job.start_timeout_s:g} s: start the others "
-                "with the scheduler's address"
-            ),
+            lambda: f"{len(self._slots)} of {job.servers} servers",
         )
         self._place()
         await self._until_loaded(self._load_first)
         self._stage = "starts"
         await self._notify()
 
-        await self._until(
+        await self._until_all_came(
             lambda: len(self._seen) >= job.workers,
-            lambda: (
-                f"{len(self._seen)} of {job.workers} workers came within {job.start_timeout_s:g} s: start the others "
-                "with the scheduler's address"
-            ),
+            lambda: f"{len(self._seen)} of {job.workers} workers",
         )
         self._stage = "runs"
         await self._notify()
@@ -453,17 +447,22 @@ class Scheduler:
         async with self._changed:
             self._changed.notify_all()
 
-    async def _until(
-        self, holds: Callable[[], bool], missing: Callable[[], str] | None = None
-    ) -> None:
-        """Waits; with a message, for `start_timeout_s` at most."""
-        limit = None if missing is None else self._job.start_timeout_s
-        try:
-            async with asyncio.timeout(limit), self._changed:
-                await self._changed.wait_for(lambda: self._failure is not None or holds())
-        except TimeoutError as error:
-            raise ParameterServerError(missing() if missing else "") from error
+    async def _until(self, holds: Callable[[], bool]) -> None:
+        """Waits; raises what ended the job, if something did."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._failure is not None or holds())
         self._check()
+
+    async def _until_all_came(self, holds: Callable[[], bool], who: Callable[[], str]) -> None:
+        """Waits for `start_timeout_s` at most; `who` is how many of whom are there."""
+        limit_s = self._job.start_timeout_s
+        try:
+            async with asyncio.timeout(limit_s):
+                await self._until(holds)
+        except TimeoutError as error:
+            raise ParameterServerError(
+                f"{who()} came within {limit_s:g} s: start the others with the scheduler's address"
+            ) from error
 
 
 async def _incarnation(server: Any) -> str | None:

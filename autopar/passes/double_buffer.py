@@ -106,7 +106,7 @@ class _Rewrite:
     """One scan while it is written anew: what stands before it, enters, ends a round, leaves, and stands behind it.
 
     `carried` is what inside is read in place of a value that was made a round ahead; `between` what is run in front of
-    an instruction of the body, by its position.
+    an instruction of the body, by its position; `passed_on` what the next round reads of this one.
     """
 
     rounds: Rounds
@@ -120,6 +120,7 @@ class _Rewrite:
     leaving: list[Instruction] = field(default_factory=list["Instruction"])
     behind: list[Instruction] = field(default_factory=list["Instruction"])
     carried: Names = field(default_factory=Names)
+    passed_on: set[int] = field(default_factory=set[int])
 
     def __post_init__(self) -> None:
         self.whole = self.rounds.all
@@ -139,46 +140,60 @@ class _Rewrite:
         rounds = self.rounds
         ahead = rounds.ahead[: self.chosen.ahead]
         replaced = self._run_behind(rounds.behind[: self.chosen.behind])
-        self._run_ahead(ahead)
+        staying = self._staying({*replaced, *ahead})
+        self._run_ahead(ahead, staying)
 
         instructions = self.whole.instructions
         written = (
             *instructions[: rounds.span.start],
             *self.before,
-            *self._scan({*replaced, *ahead}),
+            *self._scan(staying),
             *self.behind,
             *instructions[rounds.span.stop :],
         )
         return self.whole.with_instructions(written, self.values)
 
-    def _scan(self, replaced: set[int]) -> list[Instruction]:
-        """The scan without what is `replaced`, nor what only that did read."""
+    def _staying(self, replaced: set[int]) -> set[int]:
+        """What is run in a round as ever: not what is `replaced`, nor what only that did read."""
+        rounds = self.rounds
+        slices = {*rounds.slices.values()}
+        read = set(self.passed_on)
+        found: set[int] = set()
+        for n, one in rounds.of(rounds.span[::-1]):
+            serves = n in rounds.early or n in slices
+            if n not in replaced and not (serves and read.isdisjoint(one.outs)):
+                found.add(n)
+                read.update(one.ins)
+        return found
+
+    def _scan(self, staying: set[int]) -> list[Instruction]:
+        """The scan: what is `staying`, and what is run for other rounds."""
         rounds = self.rounds
         entering: list[Instruction] = []
         body: list[Instruction] = []
         leaving: list[Instruction] = []
-        read: set[int] = set()
-        for n, one in rounds.of(rounds.span[::-1]):
-            serves = n in rounds.early or n in rounds.slices.values()
-            if n not in replaced and not (serves and read.isdisjoint(one.outs)):
-                read.update(one.ins)
+        for n, one in rounds.of(rounds.span):
+            body += self.between.get(n, [])
+            if n in staying:
                 part = body
                 if isinstance(one, Compute) and one.region == rounds.scan.id:
                     part = entering if one.op.kind in ENTERING else leaving
-                part.append(one._replace(ins=tuple(self.carried.get(v, v) for v in one.ins)))
-            body += self.between.get(n, [])[::-1]
+                part.append(_reading(one, self.carried))
 
         return [
-            *entering[::-1],
+            *entering,
             *self.entering,
-            *body[::-1],
+            *body,
             *self.last,
-            *leaving[::-1],
+            *leaving,
             *self.leaving,
         ]
 
-    def _run_ahead(self, chosen: Sequence[int]) -> None:
-        """`chosen`, and what they depend on, for the next round in each, and for the first one before the scan."""
+    def _run_ahead(self, chosen: Sequence[int], staying: set[int]) -> None:
+        """`chosen`, and what they depend on, for the next round in each, and for the first one before the scan.
+
+        What no one `staying` reads comes with those that need it.
+        """
         rounds = self.rounds
         early = rounds.before(chosen)
         here = Names()
@@ -194,30 +209,26 @@ class _Rewrite:
         for _, one in rounds.of(early):
             self.before.append(self._again(one, here, rounds.scan.parent))
 
-        places = {n: self._behind_readers(n, early) for n in chosen}
+        reading = {n: staying.intersection(rounds.reading(n)) for n in chosen}
+        places = {n: self._behind_readers(n, max(at)) for n, at in reading.items() if at}
         made: set[int] = set()
-        for n in sorted(chosen, key=lambda n: (places[n], n)):
+        for n in sorted(places, key=lambda n: (places[n], n)):
             for m in rounds.before([n]):
                 if m not in made:
                     made.add(m)
                     self._insert(places[n], self._again(self.whole.instructions[m], then, None))
             for value in self.whole.instructions[n].outs:
-                if not set(rounds.readers.get(value, ())).issubset(early):
+                if not staying.isdisjoint(rounds.readers.get(value, ())):
                     self.carried[value], _ = self._carry(value, here[value], then[value], True)
 
-    def _behind_readers(self, number: int, early: Sequence[int]) -> int:
-        """In front of which instruction a collective is run for the next round: behind all that read it in this one.
+    def _behind_readers(self, number: int, last: int) -> int:
+        """In front of which instruction a collective is run for the next round: behind the `last` that reads this one.
 
         A compiler issues it sooner, and copies it into the carry (XLA for GPUs does). Where less is left to compute
-        than it takes, it is run as a round begins. What only others that run ahead read comes with them.
+        than it takes, it is run as a round begins.
         """
         rounds = self.rounds
-        reading = {
-            m for v in self.whole.instructions[number].outs for m in rounds.readers.get(v, ())
-        }.difference(early)
-        if not reading:
-            return rounds.span.stop
-        place = next((n for n in rounds.near if n > max(reading)), rounds.span.stop)
+        place = next((n for n in rounds.near if n > last), rounds.span.stop)
         left_s = self._computing_s(range(place, rounds.span.stop))
         return place if left_s > self._taken_s(rounds.before([number])) else rounds.near[0]
 
@@ -239,6 +250,7 @@ class _Rewrite:
                 if value in rounds.makers and value not in made and value not in inside:
                     is_copied = places[n] == rounds.near[0]
                     start = self._zeros(value)
+                    self.passed_on.add(value)
                     inside[value], behind[value] = self._carry(value, start, value, is_copied)
 
         waiting = set(late)
@@ -247,8 +259,7 @@ class _Rewrite:
                 one = self.whole.instructions[m]
                 if m in waiting and not any(rounds.makers.get(v) in waiting for v in one.ins):
                     waiting.remove(m)
-                    ins = tuple(inside.get(v, v) for v in one.ins)
-                    self._insert(places[n], one._replace(ins=ins))
+                    self._insert(places[n], _reading(one, inside))
 
         for _, one in rounds.of(late):
             self.behind.append(self._again(one, behind, rounds.scan.parent))
@@ -399,10 +410,10 @@ class _Rewrite:
 
     def _again(self, one: Instruction, names: Names, region: int | None) -> Instruction:
         """`one` once more in `region`, with values of its own, which `names` has from now on."""
-        ins = tuple(names.get(v, v) for v in one.ins)
+        again = _reading(one, names)
         outs = tuple(map(self._new, one.outs))
         names.update(zip(one.outs, outs, strict=True))
-        return _in_region(one._replace(ins=ins, outs=outs), region)
+        return _in_region(again._replace(outs=outs), region)
 
     def _new(self, value: int) -> int:
         """Another value like `value`."""
@@ -411,6 +422,17 @@ class _Rewrite:
         known = self.values.get(value) or self.whole.values[value]
         self.values[number] = known._replace(id=number)
         return number
+
+
+def _reading(one: Instruction, names: Names) -> Instruction:
+    """`one`, which reads and sends what `names` has in the place of its operands."""
+    ins = tuple(names.get(v, v) for v in one.ins)
+    if isinstance(one, Compute) and one.exchanges:
+        sent = (
+            move._replace(ins=tuple(names.get(v, v) for v in move.ins)) for move in one.exchanges
+        )
+        return one._replace(ins=ins, exchanges=tuple(sent))
+    return one._replace(ins=ins)
 
 
 def _in_region(one: Instruction, region: int | None) -> Instruction:

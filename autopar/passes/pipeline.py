@@ -84,7 +84,7 @@ def _verify(name: str, program: ShardedProgram, before: ShardedProgram | None = 
     try:
         verify(program, before)
     except ProgramError as error:
-        raise ProgramError(f"after {name}: {error}") from error
+        raise ProgramError(f"after the pass {name}: {error}") from error
 
 
 def build_program(

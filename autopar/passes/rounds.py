@@ -78,6 +78,11 @@ class Rounds:
                 found.setdefault(v, []).append(n)
         return found
 
+    def reading(self, position: int) -> set[int]:
+        """Who in the scan reads what is made at `position`."""
+        made = self.all.instructions[position].outs
+        return {n for value in made for n in self.readers.get(value, ())}
+
     @cached_property
     def slices(self) -> dict[int, int]:
         """What enters as a slice, and who makes it."""
@@ -105,7 +110,7 @@ class Rounds:
         found: set[int] = set()
 
         for n, one in self.of(self.near[::-1]):
-            reading = [m for v in one.outs for m in self.readers.get(v, ())]
+            reading = self.reading(n)
             if (
                 _is_light_or_move(one)
                 and n not in self.early
@@ -125,8 +130,7 @@ class Rounds:
         """The collectives that may run ahead, those that are needed first first: each behind what it depends on."""
         needed: dict[int, int] = {}
         for n in sorted(self.early, reverse=True):
-            reading = [m for v in self.all.instructions[n].outs for m in self.readers.get(v, ())]
-            needed[n] = min((needed.get(m, m) for m in reading), default=self.span.stop)
+            needed[n] = min((needed.get(m, m) for m in self.reading(n)), default=self.span.stop)
         mine = [n for n in sorted(self.early) if is_collective(self.all.instructions[n])]
         return sorted(mine, key=lambda n: (needed[n], n))
 
@@ -140,8 +144,7 @@ class Rounds:
         """`chosen` of `early` and what they depend on there, in order."""
         found = set(chosen)
         for n in sorted(self.early, reverse=True):
-            reading = {m for v in self.all.instructions[n].outs for m in self.readers.get(v, ())}
-            if not reading.isdisjoint(found):
+            if not self.reading(n).isdisjoint(found):
                 found.add(n)
         return sorted(found)
 

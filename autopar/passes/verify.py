@@ -237,7 +237,7 @@ def _verify_move(
             raise ProgramError(f"{where}: a permute cannot take {before} to {after}")
     elif expected not in (after, _as_sum(move, before, after)):
         raise ProgramError(
-            f"{where}: {move.kind} over {move.axes} takes {before} to {expected}, not to {after}"
+            f"{where}: {move.kind} over {move.axes} takes {before} to {expected}, and the program has {after}"
         )
 
 

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from autopar.errors import AutoparError
+from autopar.errors import of_extra
 
 
 def axes_or_new(axes: Any, **figure: Any) -> Any:
     """`axes`, or where these are None the axes of a new figure made with pyplot's keywords `figure`.
 
     Raises:
-      AutoparError: matplotlib is not installed.
+      MissingExtra: matplotlib is not installed.
     """
-    try:
+    with of_extra("notebooks", "plots are drawn by matplotlib"):
         import matplotlib.pyplot as plt  # pyright: ignore[reportMissingModuleSource, reportMissingImports]
-    except ImportError as error:
-        raise AutoparError("plotting needs matplotlib: pip install 'autopar[notebooks]'") from error
     if axes is not None:
         return axes
     _, drawn = plt.subplots(**figure)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]

@@ -50,6 +50,7 @@ class _Reading:
         self._graph = graph
         self._labels = labels
         self._known = known
+        self._state = set(range(len(graph.inputs))) - set(graph.batch_inputs)
 
     def products(self, strategies: Iterable[Strategy]) -> Iterable[Product]:
         """The products of the forward pass."""
@@ -98,10 +99,6 @@ class _Reading:
 
     def _is_state(self, tensor: int) -> bool:
         return self._known.get(tensor, -1) in self._state
-
-    @property
-    def _state(self) -> set[int]:
-        return set(range(len(self._graph.inputs))) - set(self._graph.batch_inputs)
 
 
 def is_product(op: OpNode) -> bool:

@@ -274,10 +274,13 @@ def show_quality(report: Report) -> str:
         )
         if weight != 1
     )
+    step = ""
+    if report.step_bound_s:
+        step = f"; its step within {format_quantity(report.step_gap, 'percent')} of the shortest"
     if report.gap == 0:
-        return f"proven the best in the space searched{weighed}"
+        return f"proven the best in the space searched{weighed}{step}"
     gap = format_quantity(report.gap, "percent")
-    return f"proven within {gap} of the best in the space searched{weighed}"
+    return f"proven within {gap} of the best in the space searched{weighed}{step}"
 
 
 def memory_section(report: Report) -> Section:

@@ -133,9 +133,9 @@ class Report:
     `stages` says how layers are divided among pipeline stages; None if they are not. `communication_weight` is what a
     second of communicating counts in the objective, `hidden_weight` what one of gathering parameters or reducing
     gradients does beside that. `parallelism` is the plan in the field's words, `throughput` what goes into a step,
-    `blocks` what runs in it, layers folded, `uses` who reads inputs, `donation` what donating more would save. `step`
-    is what runs as a graph and in time, and what is held meanwhile, made for pages and files alone. None and nothing in
-    files of older versions.
+    `blocks` what runs in it, layers folded, `uses` who reads inputs, `donation` what donating more would save.
+    `step_bound_s` is proven for `step_time_s` over `space`; 0: nothing is. `step` is what runs as a graph and in time,
+    and what is held meanwhile, made for pages and files alone. None and nothing in files of older versions.
     """
 
     function: str
@@ -174,6 +174,7 @@ class Report:
     hidden_weight: float = 1.0
     step: Step | None = None
     donation: Donation | None = None
+    step_bound_s: float = 0.0
 
     def __repr__(self) -> str:
         return f"Report({self.in_short})"
@@ -193,6 +194,11 @@ class Report:
             f"gap {format_quantity(self.gap, 'percent')}",
         )
         return f"{self.function} on {self.cluster}, {mesh}: {', '.join(figures)}"
+
+    @property
+    def step_gap(self) -> float:
+        """(step time - its bound) / step time; 1 where nothing is known of the steps of other plans."""
+        return max(0.0, 1 - self.step_bound_s / self.step_time_s) if self.step_time_s else 0.0
 
     @property
     def serial_time_s(self) -> float:
@@ -314,6 +320,7 @@ def summarise(
         _uses(planned, known),
         plan.hidden_weight,
         donation=donation(planned),
+        step_bound_s=plan.step_bound_s,
     )
 
 
@@ -425,11 +432,9 @@ def _uses(planned: Planned, known: Mapping[int, int]) -> tuple[UseRow, ...]:
     graph = planned.graph
     found: dict[UseRow, None] = {}
     for op, strategy in zip(graph.ops, planned.plan.stage.strategies, strict=True):
-        if is_again(op):
-            continue
         for tensor, placement in zip(op.ins, strategy.ins, strict=True):
             source = known.get(tensor.id)
-            if source is not None:
+            if source is not None and not is_again(op):
                 name = graph.inputs[source].name
                 use = UseRow(name, op.kind, op.source, op.phase, tensor.dtype, str(placement))
                 found[use] = None

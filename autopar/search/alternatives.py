@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from autopar.core.mesh import DeviceMesh
 from autopar.core.stages import Stages
-from autopar.search.search import announced, find_at, places_of, search
+from autopar.search.search import announced, find_at, places_of
 from autopar.search.task import Planned, Task, begun
 
 
@@ -22,15 +22,24 @@ def search_best(tasks: Sequence[Task], meshes: Sequence[DeviceMesh]) -> tuple[in
       Unsolved: none was found, and it is not proven of all that there is none.
       UnsupportedPrimitive: the first has an operator without a rule, and is strict.
     """
-    if len(tasks) == 1:
-        return 0, search(tasks[0], meshes)
     tasks = begun(tasks)
-    planned = find_at([place for task in tasks for place in places_of(task, meshes)])
-    position = next(n for n, task in enumerate(tasks) if task.graph is planned.task.graph)
-    planned = replace(
-        planned, plan=replace(planned.plan, space=planned.plan.space + _variants(tasks))
-    )
+    planned = find_best(tasks, meshes)
+    position = position_of(planned, tasks)
     return position, announced(tasks[position], planned)
+
+
+def find_best(tasks: Sequence[Task], meshes: Sequence[DeviceMesh]) -> Planned:
+    """As `search_best`, in a search that has begun; nothing is said or written."""
+    planned = find_at([place for task in tasks for place in places_of(task, meshes)])
+    if len(tasks) == 1:
+        return planned
+    space = planned.plan.space + _variants(tasks)
+    return replace(planned, plan=replace(planned.plan, space=space))
+
+
+def position_of(planned: Planned, tasks: Sequence[Task]) -> int:
+    """Which of `tasks` a plan is of."""
+    return next(n for n, task in enumerate(tasks) if task.graph is planned.task.graph)
 
 
 def _variants(tasks: Sequence[Task]) -> str:

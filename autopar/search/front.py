@@ -19,14 +19,13 @@ smallest first, then again and again one between those two that are furthest apa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf
 
 from autopar.core.dataflow import dataflow
 from autopar.core.mesh import DeviceMesh
-from autopar.core.sizes import exact_bytes
 from autopar.errors import AutoparError, InvalidConstraint, NoFeasiblePlan, Unsolved
 from autopar.search.best_bound_first import TIE, RaceResult, race
 from autopar.search.explain_infeasible import explained, refusal
@@ -136,12 +135,10 @@ def _others(sweeps: Sequence[_Sweep], fastest: Planned, points: int) -> Iterator
         return
 
     if any(sweep.is_large for sweep in sweeps):
-        for sweep in sweeps:
-            sweep.is_along = True
         for limit in _peaks(sweeps, fastest, points):
             if stop.is_over:
                 return
-            yield _best(sweeps, limit)
+            yield _best_along(sweeps, limit)
         return
 
     if stop.is_over:
@@ -281,7 +278,17 @@ def _best(sweeps: Sequence[_Sweep], limit: int | None) -> Point:
 
     if not found:
         raise refusal(misfits)
+    return _cheapest(found, limit)
 
+
+def _best_along(sweeps: Sequence[_Sweep], limit: int) -> Point:
+    """The best of all graphs within `limit`, the peak of a plan that was met along all limits."""
+    met = ((n, sweep.best_along(limit)) for n, sweep in enumerate(sweeps))
+    return _cheapest({n: planned for n, planned in met if planned is not None}, limit)
+
+
+def _cheapest(found: Mapping[int, Planned], limit: int | None) -> Point:
+    """The cheapest of the plans of some graphs, by position; its bound holds for all of them."""
     position = min(found, key=lambda n: (found[n].plan.objective_s, n))
     plan = found[position].plan
     bound = min(plan.objective_s, *(planned.plan.lower_bound_s for planned in found.values()))
@@ -293,16 +300,12 @@ def _best(sweeps: Sequence[_Sweep], limit: int | None) -> Point:
 
 @dataclass(eq=False)
 class _Sweep:
-    """One graph on all meshes under one limit after another; `met` are the plans so far.
-
-    While `is_along` is set, what comes of all limits comes of one curve a mesh.
-    """
+    """One graph on all meshes under one limit after another; `met` are the plans so far."""
 
     task: Task
     meshes: Sequence[DeviceMesh]
     ground: MeshContext | None = None
     met: list[Planned] = field(default_factory=list[Planned])
-    is_along: bool = False
 
     def __post_init__(self) -> None:
         task = self.task
@@ -322,9 +325,6 @@ class _Sweep:
         Raises:
           NoFeasiblePlan: nothing fits.
         """
-        if self.is_along and limit is not None:
-            return self._best_along(limit)
-
         task = replace(self.task, memory_limit_bytes=limit)
         known = min(
             self._fitting(limit), key=lambda planned: planned.plan.objective_s, default=None
@@ -342,15 +342,11 @@ class _Sweep:
         self.met.append(found)
         return settled(task, self.grounds, finish, replace(found, task=task))
 
-    def _best_along(self, limit: int) -> Planned:
-        """The best plan met within `limit`, on the way along all limits; its bound holds for all meshes.
-
-        Raises:
-          Unsolved: none was met.
-        """
+    def best_along(self, limit: int) -> Planned | None:
+        """The best plan met within `limit` along all limits; its bound holds for all meshes. None: none was met."""
         found = self.along.within(limit)
         if found is None:
-            raise Unsolved(f"no plan was met within {exact_bytes(limit)}, on the way to others")
+            return None
 
         bounds = list(self.bounds)
         ended = [False] * len(self.places)

@@ -16,15 +16,17 @@ from autopar.search.equal_layers import EqualLayersSolve, equally
 from autopar.search.explain_infeasible import unsolved
 from autopar.search.limited_solve import FEW_ENTRIES, LimitedSolve
 from autopar.search.memory_loop import MemoryLoop, nothing_fits, within_less
-from autopar.search.task import Planned, quickly
+from autopar.search.task import Planned, bounding, quickly
 from autopar.search.tried import Tried, descend, entries_of, focused, peak_of
 from autopar.solve import Infeasible, NothingCheaper, Problem, Solution, SolveOptions
 from autopar.solve.parametric.archive import met_as
+from autopar.solve.parametric.relaxation import PricedBound, bounded_at
 from autopar.solve.parametric.single_limit import Focus
 from autopar.solve.problem.problem import objective, peak
 from autopar.solve.problem.rows import least_use
 from autopar.solve.problem.verifier import TOLERANCE
 
+_FINE = 0.2  # of the gap tolerance: how close a plan's bound at given prices is to what these prove
 _MOST_WHOLE = 2_000_000  # entries of a Problem that is aimed at as a whole as well
 _FAR = (
     0.05  # of the cost: a gap at which plans that do not place alike what repeats are aimed at too
@@ -108,17 +110,42 @@ class EqualLayers:
 
         met = replace(found, solution=self.equal.lifted(_solution(found)), problem=self._problem)
         bound = min(self.free.plan.lower_bound_s, met.plan.objective_s)
-        is_enough = bound >= met.plan.objective_s * (
-            1 - stop.within(self.attempt.task.options.solver).gap_tolerance
-        )
+        is_enough = bound >= met.plan.objective_s * (1 - self._tolerance)
         if is_enough or stop.is_over or self._is_far(met.plan.objective_s):
             return replace(met, plan=replace(met.plan, lower_bound_s=bound))
 
-        focus = self._focus(loop)
-        solution = focus.bounded(_solution(met), float(self.limit))
+        solution = self._bounded(_solution(met), loop)
         bound = max(0.0, bound, min(solution.lower_bound, solution.objective))
         met = replace(met, plan=replace(met.plan, lower_bound_s=bound), solution=solution)
         return met if met.plan.gap <= _FAR or not self._is_small else self._better(met)
+
+    def _bounded(self, met: Solution, equal: MemoryLoop) -> Solution:
+        """`met` with what is proven of all plans: at the prices of equal layers, where that is about as much."""
+        found = self._priced(equal.focus, met.objective, _FINE)
+        wanted = equal.focus.bound(float(self.limit)) * (1 - self._tolerance)
+        if found.bound >= min(wanted, met.objective):
+            low = min(found.bound, met.objective)
+            return replace(met, lower_bound=low, witness=found.proof)
+        return self._focus(equal).bounded(met, float(self.limit))
+
+    def _priced(self, equal: Focus, below: float, share: float = 1.0) -> PricedBound:
+        """What is proven of all plans at the prices that proved the limit for equal layers, and taken up.
+
+        That none costs less than `below`, but for this share of the gap tolerance, is enough.
+
+        Raises:
+          NothingCheaper: it proves that no plan costs less than the `below` of the search.
+        """
+        limit = float(self.limit)
+        options = bounding(self.attempt.task.stop.within(self.attempt.task.options.solver))
+        options = replace(options, gap_tolerance=share * options.gap_tolerance)
+        found = bounded_at(self._problem, equal.prices_at(limit), limit, below, options)
+        Tried(self.attempt, self.limit, self.free, self.below).prove(found.bound)
+        return found
+
+    @property
+    def _tolerance(self) -> float:
+        return self.attempt.task.stop.within(self.attempt.task.options.solver).gap_tolerance
 
     def _better(self, met: Planned) -> Planned:
         """`met`, or a plan that does not place alike what repeats, and costs less."""
@@ -156,6 +183,7 @@ class EqualLayers:
         if isinstance(error, NothingCheaper):
             if self._is_far(self.below):
                 raise NothingCheaper(self.below, self.free.plan.lower_bound_s)
+            self._priced(equal.focus, self.below)
             focus = self._focus(equal)
             if not self._is_small:
                 raise NothingCheaper(self.below, self.attempt.bound_within(float(self.limit)))

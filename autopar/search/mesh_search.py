@@ -16,7 +16,7 @@ from autopar.search.explain_infeasible import NoPlan
 from autopar.search.limited_solve import LimitedSolve
 from autopar.search.memory_limit import plan_within
 from autopar.search.mesh_context import MeshContext
-from autopar.search.task import Planned, Task, roughly
+from autopar.search.task import Planned, Task, bounding, roughly
 from autopar.solve import Infeasible, NothingCheaper, SolveOptions
 
 Found = tuple[LimitedSolve, Planned]
@@ -107,9 +107,11 @@ class MeshSearch:
         """A plan without a memory limit, and a bound, found with little work; None where that finds neither."""
         if self.known is None and not self._rough:
             try:
-                self._rough.append(self._unlimited(_little(self.task.options.solver, below), below))
+                little = (roughly if below == inf else bounding)(self.task.options.solver)
+                self._rough.append(self._unlimited(little, below))
             except NothingCheaper as nothing:
-                self._rough.append(nothing.with_traceback(None))
+                # anew: what led to it, and its proof, take memory
+                self._rough.append(NothingCheaper(nothing.below, nothing.lower_bound))
             except (Unsolved, NoFeasiblePlan, InvalidConstraint, UnsupportedPrimitive):
                 self._rough.append(None)
         return self._rough[0] if self._rough else None
@@ -177,16 +179,6 @@ class MeshSearch:
     @cached_property
     def _left(self) -> Restriction:
         return restriction(self.task.graph, self.ground.space, self.task.all_constraints)
-
-
-def _little(options: SolveOptions, below: float) -> SolveOptions:
-    """Little work: where there is a plan to undercut, a bound comes first, and what repeats lies alike in what wins."""
-    little = roughly(options)
-    return (
-        little
-        if below == inf
-        else replace(little, periodic=replace(little.periodic, quotient=False))
-    )
 
 
 def _met(planned: Planned, limit: int | None) -> Progress[Planned]:

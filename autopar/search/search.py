@@ -379,7 +379,7 @@ def restore(task: Task, plan: Plan) -> Planned:
         raise
     except AutoparError as error:  # of what the file says, since nothing of it was checked against the function before
         raise PlanFileError(
-            f"the plan cannot be made again: {error} The file is damaged. Plan again."
+            f"the plan cannot be made again: {str(error).rstrip('.')}. The file is damaged. Plan again."
         ) from error
 
 

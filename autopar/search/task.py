@@ -257,6 +257,12 @@ def roughly(options: SolveOptions) -> SolveOptions:
     return replace(little, fixing=fixing, primal=primal)
 
 
+def bounding(options: SolveOptions) -> SolveOptions:
+    """Little work, for a bound first: what repeats lies alike in what wins."""
+    little = roughly(options)
+    return replace(little, periodic=replace(little.periodic, quotient=False))
+
+
 def quickly(options: SolveOptions) -> SolveOptions:
     """Work of a second or so on a small problem: what is spent within a limit on which a gap may be left."""
     little = replace(options, max_rounds=min(options.max_rounds, 1))

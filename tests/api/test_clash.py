@@ -132,6 +132,21 @@ def test_an_unknown_is_not_called_infeasible(mesh: Any, monkeypatch: pytest.Monk
     assert "These clash" not in str(error.value)
 
 
+def test_an_unknown_without_a_limit_is_not_called_infeasible(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def forgetful(problem: Any, **options: Any) -> Any:
+        raise Unsolved("no choice found")
+
+    monkeypatch.setattr(limited_solve, "solve", forgetful)
+    held = autopar.tie("params['w1']", "params['w2']")
+    with pytest.raises(
+        Unsolved,
+        match=r"tie\(.*\), and none was proven impossible: no choice found. .*, or choose another mesh",
+    ):
+        planned(2**30, held)
+
+
 def test_a_program_above_the_limit_proves_nothing() -> None:
     """Under the least that any plan needs all is refused with proof; between that and the least peak found, without."""
     with pytest.raises(NoFeasiblePlan) as error:

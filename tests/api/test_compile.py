@@ -168,6 +168,40 @@ def test_what_is_not_donated_stays(plans: list[int]) -> None:
     np.testing.assert_array_equal(numpy["w"], W)
 
 
+@pytest.mark.parametrize("donated", [0, "carried"])
+def test_one_array_may_stand_in_a_donated_state_twice(donated: Any) -> None:
+    """As an average does that begins with the weights; JAX ends the process where memory is given up twice."""
+
+    def averaged(state: Any, x: Any, w: Any) -> Any:
+        new, _ = step(state["new"], x)
+        return {"new": new, "mean": jax.tree.map(lambda m, n: (m + n) / 2, state["mean"], new)}, w
+
+    state = {"new": PARAMS, "mean": PARAMS}
+    wanted, _ = jax.jit(averaged)(state, X, W)
+    compiled = autopar.compile(averaged, cluster=SLOW, mesh={"a": 8}, donate_argnums=donated)
+    given = arrays(PARAMS)
+    plan = compiled.plan({"new": given, "mean": given}, X, given["w"])
+    placed = plan.place({"new": given, "mean": given}, 0)
+    found, _ = compiled({"new": given, "mean": given}, X, given["w"])
+    assert_same(found, wanted)
+    assert [given[name].is_deleted() for name in "bw"] == [True, False]  # "w" is read beside
+
+    assert_same(compiled(placed, X, W)[0], wanted)
+    lying = plan.place({"new": PARAMS, "mean": PARAMS}, 0)["new"]
+    assert_same(compiled({"new": lying, "mean": lying}, X, W)[0], wanted)
+
+
+def test_a_donated_array_may_be_a_constant_of_the_function() -> None:
+    start = jnp.asarray(W)
+
+    def near(w: Any) -> Any:
+        return w - 0.1 * (w - start) - 1
+
+    compiled = autopar.compile(near, cluster=SLOW, mesh={"a": 8}, donate_argnums=0)
+    for _ in range(2):
+        np.testing.assert_array_equal(compiled(start), W - 1)
+
+
 def test_typed_and_raw_keys_in_and_out() -> None:
     def fn(key: Any, x: Any) -> Any:
         a, b = jax.random.split(key)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from threading import Barrier, local
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -19,7 +20,7 @@ from jax.sharding import PartitionSpec as P
 
 import autopar
 from autopar.api import processes as module
-from autopar.api.processes import same_everywhere, slices_of
+from autopar.api.processes import agreed, same_everywhere, slices_of
 from autopar.errors import DifferentValues, InvalidMesh
 from tests.api.same import SLOW, W, X, layer
 
@@ -118,8 +119,17 @@ def test_numbers_and_arrays_of_jax_are_host_values() -> None:
 def test_in_one_process_it_holds_everything() -> None:
     plan = autopar.plan(lambda p, x: layer(p["w"], x), {"w": W}, X, cluster=SLOW)
     assert plan.in_slices() == ({"w": (slice(0, 16), slice(0, 24))}, (slice(0, 8), slice(0, 16)))
-    with pytest.raises(InvalidMesh, match="process 3 has none of the plan's devices"):
+    with pytest.raises(InvalidMesh, match=r"process 3 has none of the plan's devices. Name one"):
         plan.in_slices(3)
+
+
+def test_a_process_without_a_device_is_refused() -> None:
+    plan = autopar.plan(layer, W, X, cluster=SLOW)
+    devices = [SimpleNamespace(process_index=n) for n in (1, 2)]
+    with pytest.raises(
+        InvalidMesh, match=r"process 0, but the plan's devices belong to processes \[1, 2\]"
+    ):
+        agreed(plan.bound, devices)
 
 
 class Elsewhere:

@@ -223,3 +223,41 @@ def test_unknown_choices_are_refused() -> None:
     for weight in (0, -1.0, float("nan"), True):
         with pytest.raises(InvalidOption, match="communication_weight is"):
             autopar.SearchOptions(communication_weight=weight)
+
+
+def test_a_step_has_a_bound_that_holds_for_every_plan(tmp_path: Path) -> None:
+    """As those of other weights and of data parallelism show, on any mesh."""
+    args = args_of(2048, 32768)
+    searched, data_parallel, compared = plans_of(args)
+    lighter = autopar.SearchOptions(communication_weight=0.3)
+    others = [
+        autopar.plan(step, *args, cluster="8x8xh100", mesh=mesh, options=lighter)
+        for mesh in ({"x": 8, "y": 8}, {"x": 64})
+    ]
+    steps = [plan.step_time_s for plan in (searched, data_parallel, compared, *others)]
+    assert 0 < compared.step_bound_s <= min(steps)
+    assert compared.step_gap == 1 - compared.step_bound_s / compared.step_time_s < 1
+    assert "; its step within" in " ".join(str(compared.report()).split())
+    assert (searched.step_bound_s, searched.step_gap) == (0, 1)
+
+    compared.save(tmp_path / "plan.json")
+    assert autopar.Plan.load(tmp_path / "plan.json").record.step_bound_s == compared.step_bound_s
+
+
+def test_the_bound_is_over_all_that_was_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan of another mesh than that of the least objective may win, and what bounds it must know of it."""
+    given: list[tuple[Any, ...]] = []
+    real = overlapped.find_best
+
+    def watched(*args: Any) -> Any:
+        given.append(args)
+        return real(*args)
+
+    monkeypatch.setattr(overlapped, "find_best", watched)
+    plan = autopar.plan(
+        step, *args_of(2048, 8192), cluster="8xh100", options=COMPARED, memory_limit_bytes=600e6
+    )
+    assert all(len(meshes) == 3 for _, meshes in given)
+    assert {task.memory_limit_bytes for tasks, _ in given for task in tasks} == {600_000_000}
+    assert {task.stop for tasks, _ in given for task in tasks} == {plan.bound.planned.task.stop}
+    assert plan.peak_memory_bytes <= 600e6

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from math import inf
 from typing import Any
 
 import pytest
@@ -98,6 +99,33 @@ def test_what_hides_takes_no_less_than_it_slows(items: list[Item], overlap: Over
     communicating = sum(item.time_s for item in items if item.stream == "communication")
     least: Any = overlap.least_weight
     assert simulate(items, overlap).makespan_s >= computing + least * communicating
+
+
+@settings(max_examples=400, deadline=None)
+@given(items_of(), overlaps, st.fractions(Fraction(1, 100), 100))
+def test_no_step_takes_less_than_its_share(
+    items: list[Item], overlap: Overlap, weight: Fraction
+) -> None:
+    computing = sum(item.time_s for item in items if item.stream != "communication")
+    communicating = sum(item.time_s for item in items if item.stream == "communication")
+    known: Any = weight
+    total = computing + known * communicating
+    assert simulate(items, overlap).makespan_s >= overlap.share_at(known) * total * (1 - 1e-12)
+
+
+@settings(max_examples=100, deadline=None)
+@given(overlaps)
+def test_most_is_proven_at_the_least_and_the_most_weight(overlap: Overlap) -> None:
+    least, most = overlap.least_weight, overlap.most_weight
+    assert least <= most
+    assert overlap.share_at(least) == pytest.approx(1)
+    assert overlap.share_at(least / 2) == 1
+    if most < inf:
+        assert overlap.share_at(most) == pytest.approx(1 / most)
+        assert overlap.share_at(2 * most) == pytest.approx(1 / (2 * most))
+    for part in (0.25, 0.5, 0.75):  # between them some of both counts
+        weight = least + part * (min(most, 100) - least)
+        assert overlap.share_at(weight) <= min(1, 1 / weight) * (1 + 1e-12)
 
 
 @settings(max_examples=400, deadline=None)

@@ -6,9 +6,10 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import grain
@@ -20,8 +21,15 @@ from jax.sharding import PartitionSpec as P
 
 import autopar
 from autopar.data import Loader, Reading, Rows, Waits, loader
+from autopar.data.arguments import Arguments
 from autopar.data.tuning import FIRST
-from autopar.errors import DataError, InvalidOption, MissingExtra, SignatureMismatch
+from autopar.errors import (
+    DataError,
+    InvalidMesh,
+    InvalidOption,
+    MissingExtra,
+    SignatureMismatch,
+)
 
 ROWS, BATCH = 20, 8
 AT_ONCE = Reading(0, 0, 0)
@@ -364,6 +372,13 @@ def test_without_grain_the_extra_is_named(
     monkeypatch.delattr("autopar.data.pipeline", raising=False)
     with pytest.raises(MissingExtra, match=r"reads by grain.*pip install 'autopar\[train\]'"):
         made(plan)
+
+
+def test_a_process_without_devices_is_refused(plan: autopar.Plan) -> None:
+    nothing: Any = SimpleNamespace(addressable_devices_indices_map=lambda _: {})
+    elsewhere = replace(Arguments.of(plan, ("labels",)), shardings=(nothing,))
+    with pytest.raises(InvalidMesh, match="none of the plan's devices: make loaders in those"):
+        _ = elsewhere.rows
 
 
 def test_waits_are_counted(plan: autopar.Plan, monkeypatch: pytest.MonkeyPatch) -> None:

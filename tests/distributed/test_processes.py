@@ -68,7 +68,7 @@ def test_what_one_process_read_goes_to_all(found: dict[str, Any]) -> None:
     """Structure, text, bits of numbers, typed keys, and more bytes than a power of two."""
     assert found["read"] == [True, True]
     already, nobody = found["refused"]
-    assert "tree['w'] is an array over several processes" in already
+    assert "tree['w'] is an array over several processes: all have it" in already
     assert "there is no process 2: expected 0 to 1" in nobody
 
 
@@ -163,6 +163,31 @@ def test_a_port_that_process_0_cannot_have_is_named() -> None:
         done = run(sys.executable, "-c", code)
     assert done.code == 1
     assert f"JobError: process 0 cannot listen at :{port} (Address already in use)" in done.err
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "message"),
+    [
+        (ValueError("no int: 'two'"), InvalidOption, "JAX cannot tell the processes from what"),
+        (
+            jax.errors.JaxRuntimeError("UNKNOWN: Failed to start RPC server"),
+            JobError,
+            r"JAX cannot start \(UNKNOWN: .*JAX_COORDINATOR_PORT names another",
+        ),
+    ],
+    ids=["variables", "port"],
+)
+def test_what_jax_refuses_is_told(
+    error: Exception, kind: type[Exception], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by variables of Open MPI that are no numbers, and by a port of theirs that is taken."""
+
+    def refusing(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(jax.distributed, "initialize", refusing)
+    with pytest.raises(kind, match=message):
+        distributed.init("127.0.0.1:1", 2, 1)
 
 
 def test_a_process_that_fails_ends_without_waiting_for_the_others(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from typer.testing import CliRunner
 from autopar import parameter_server as ps
 from autopar.cli import app
 from autopar.errors import InvalidJob, MissingExtra, ParameterServerError
+from autopar.parameter_server import cluster
 from tests.parameter_server.processes import none_left
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -76,6 +77,56 @@ def test_optax_that_is_not_installed_is_told(monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.delitem(sys.modules, name)
     with pytest.raises(MissingExtra, match=r"pip install 'autopar\[ps\]'"):
         import_module("autopar.parameter_server")
+
+
+class SilentRay:
+    """Ray, in a cluster where no actor has a name, which refuses whoever joins."""
+
+    exceptions = cluster.ray().exceptions
+
+    @staticmethod
+    def init(**_: object) -> None:
+        raise ConnectionError("Authentication failed")
+
+    @staticmethod
+    def get_actor(name: str, namespace: str) -> None:
+        raise ValueError(f"Failed to look up actor {namespace}/{name}")
+
+
+def test_a_ray_that_cannot_be_joined_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "_is_grpc", lambda *_: True)
+    monkeypatch.setattr(cluster, "ray", SilentRay)
+    with pytest.raises(
+        ParameterServerError,
+        match=r"cannot be joined: Authentication failed. Other hosts need its ~/.ray/auth_token",
+    ):
+        ps.run_server("127.0.0.1:6390")
+
+
+def test_a_ray_without_a_scheduler_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "ray", SilentRay)
+    with pytest.raises(ParameterServerError, match=r"no scheduler is there within 0.1 s: start it"):
+        cluster.scheduler_at("127.0.0.1:6390", 0.1)
+
+
+@pytest.mark.parametrize(
+    ("script", "timeout_s", "message"),
+    [
+        ("import sys; sys.exit('no home')", 5.0, "Ray makes no token for its cluster:\nno home"),
+        ("import sys; sys.exit(sys.argv[1] == 'start')", 5.0, "Ray does not start at 127.0.0.1:"),
+        ("import sys, time; time.sleep(9 * (sys.argv[1] == 'start'))", 0.3, "Ray does not listen"),
+    ],
+    ids=["token", "start", "listen"],
+)
+def test_a_ray_that_does_not_start_is_told(
+    script: str, timeout_s: float, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a command in the place of Ray's that does what Ray would do then."""
+    monkeypatch.setattr(cluster, "_RAY", (sys.executable, "-c", script))
+    params = {"w": np.ones(2, np.float32)}
+    job = ps.Job(params, optax.sgd(0.1), 1, start_timeout_s=timeout_s)
+    with pytest.raises(ParameterServerError, match=message):
+        ps.run_scheduler(job, free_address())
 
 
 class Scripts:

@@ -232,7 +232,9 @@ def test_what_a_worker_raises_is_raised() -> None:
 def test_who_does_not_come_is_missed() -> None:
     with without_workers(job(workers=2, start_timeout_s=4.0)) as scheduler:
         ps.Worker(scheduler)
-        with pytest.raises(ParameterServerError, match="1 of 2 workers came within 4 s"):
+        with pytest.raises(
+            ParameterServerError, match="1 of 2 workers came within 4 s: start the others"
+        ):
             Running(scheduler).result()
 
     scheduler = start_scheduler(job(start_timeout_s=1.0))
@@ -247,3 +249,16 @@ def test_a_server_too_many_is_refused() -> None:
         with pytest.raises(ParameterServerError, match="the job has its 2 servers"):
             answer(scheduler.join_server.remote(server, None))
         ray().kill(server)
+
+
+def test_a_scheduler_that_dies_is_told() -> None:
+    """To its workers, and to whoever waits for the result."""
+    with without_workers(job(servers=1)) as scheduler:
+        worker = ps.Worker(scheduler)
+        ray().kill(scheduler)
+        with pytest.raises(ParameterServerError, match="the scheduler is gone: start scheduler"):
+            next(worker.turns())
+        with pytest.raises(ParameterServerError, match="the process of the scheduler is gone"):
+            Running(scheduler).result()
+        with pytest.raises(ParameterServerError, match="the scheduler is gone"):
+            worker.close()

@@ -22,11 +22,14 @@ from autopar.core.strategy import Strategy
 from autopar.emit.local.localize import localize
 from autopar.errors import PlanFileError
 from autopar.memory.account import lives_of
-from autopar.passes.double_buffer import most_buffered
+from autopar.passes.double_buffer import Prices, double_buffered, most_buffered
 from autopar.passes.verify import verify
 from autopar.report.summary import step_time_s
 from autopar.search.limited_solve import lives_in
 from autopar.search.search import restore
+from tests.equivalence.cases import MESHES, Case, assert_equal, with_permutes
+from tests.equivalence.check import run
+from tests.equivalence.draw import local_plan
 
 LAYERS, WIDTH, HIDDEN, ROWS = 3, 32, 64, 1024
 LIMIT = "250 KiB"
@@ -170,6 +173,54 @@ def test_what_is_carried_lies_in_memory_and_stacks_lie_once(plan: Plan) -> None:
     alive = dict(zip(lives.values.tolist(), zip(lives.start, lives.stop, strict=True), strict=True))
     for last in of_kind(program, "scan_last"):
         assert alive[last.ins[0]][1] <= alive[last.outs[0]][0]
+
+
+def layers_read_in_many_ways(weights: Any, ids: Any, x: Any) -> Any:
+    """Slices are read as they are, in another type and as a view; sums of them exchange what they read; some stay."""
+
+    def layer(h: Any, given: tuple[Any, Any]) -> Any:
+        w, n = given
+        narrow = w.astype(jnp.float32)
+        h = jnp.tanh(h @ w + h @ narrow.astype(w.dtype))
+        return h, (narrow.T, jnp.cumsum(n), jnp.cumsum(w, 0), h.T @ h, h[:8] + w)
+
+    return jax.lax.scan(layer, x, (weights, ids), reverse=True)
+
+
+@pytest.fixture(scope="module")
+def many_ways() -> Case:
+    draw = np.random.default_rng(0)
+    weights = draw.normal(size=(3, 8, 8))
+    x = draw.normal(size=(16, 8))
+    return Case(layers_read_in_many_ways, (weights, draw.integers(0, 9, (3, 16)), x), "float64")
+
+
+def drawn_programs(case: Case, mesh: str, seed: int) -> list[ShardedProgram]:
+    """That of a drawn plan, and with some of its collectives a round ahead and behind: of both all, then one each."""
+    program = case.program(local_plan(case, case.space(MESHES[mesh]), seed, 0.8))
+    prices = Prices(with_permutes, lambda *_: 1e-7 * (seed % 2))
+    (most,) = most_buffered(program) or (DoubleBuffered(0, 0, 0),)
+    few = most._replace(ahead=min(most.ahead, 1), behind=min(most.behind, 1))
+    return [program, *(double_buffered(program, (chosen,), prices) for chosen in (most, few))]
+
+
+def test_collectives_of_any_plan_may_be_of_another_round(many_ways: Case) -> None:
+    buffered = 0
+    for seed in range(8):
+        program, *others = drawn_programs(many_ways, "2x2x2", seed)
+        for other in others:
+            verify(other)
+            buffered += len(other.instructions) > len(program.instructions)
+    assert buffered >= 12
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mesh", ["8", "2x4"])
+def test_values_of_any_plan_stay(many_ways: Case, mesh: str) -> None:
+    for seed in range(6):
+        for program in drawn_programs(many_ways, mesh, seed)[1:]:
+            found, _ = run(many_ways, program)
+            assert_equal(many_ways.expected, found, "float64")
 
 
 def of_kind(program: ShardedProgram, kind: str) -> list[Compute]:

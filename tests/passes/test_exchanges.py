@@ -7,10 +7,13 @@ from dataclasses import replace
 from functools import cache
 from math import inf
 
+import jax
 import jax.numpy as jnp
 import pytest
 from jax import lax
+from jax.sharding import PartitionSpec as P
 
+import autopar
 from autopar.core.dataflow import dataflow
 from autopar.core.graph import OpGraph
 from autopar.core.mesh import DeviceMesh
@@ -150,8 +153,8 @@ def other_hop(exchange: Exchange) -> Exchange:
         (other_tensor, "which it has not"),
         (other_axes, "split no dim"),
         (unsorted_axes, "not in mesh order"),
-        (fewer_bytes, "other exchanges"),
-        (other_hop, "other exchanges"),
+        (fewer_bytes, "lists other exchanges than"),
+        (other_hop, "lists other exchanges than"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
@@ -163,4 +166,17 @@ def test_a_wrong_exchange_is_found(bug: Callable[[Exchange], Exchange], complain
     bad = good._replace(strategy=replace(good.strategy, exchanges=(bug(first), *rest)))
     instructions = tuple(bad if i is good else i for i in program.instructions)
     with pytest.raises(ProgramError, match=complaint):
+        verify(program.with_instructions(instructions))
+
+
+def test_a_collective_by_hand_that_goes_over_another_axis_is_found() -> None:
+    mesh = jax.make_mesh((2, 4), ("a", "b"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    summed = jax.shard_map(lambda x: lax.psum(x, "a"), mesh=mesh, in_specs=P("a"), out_specs=P())
+    program = autopar.plan(summed, jnp.ones((8, 4)), cluster="cpu8", mesh=mesh).program()
+    good = next(i for i in program.instructions if isinstance(i, Compute) and i.strategy.exchanges)
+    (sent,) = good.strategy.exchanges
+    bad = good._replace(strategy=replace(good.strategy, exchanges=(replace(sent, axes=("b",)),)))
+    instructions = tuple(bad if i is good else i for i in program.instructions)
+    verify(program)
+    with pytest.raises(ProgramError, match=r"all_reduce\) exchanges over \('b',\), not its own"):
         verify(program.with_instructions(instructions))

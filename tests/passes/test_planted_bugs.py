@@ -18,6 +18,7 @@ from autopar.core.strategy import Strategy
 from autopar.errors import PlanFileError, ProgramError, RuleError
 from autopar.ops.rules.factor_rule import FactorRule
 from autopar.passes.pipeline import build_program
+from autopar.passes.sink_all_reduce import SinkAllReduce
 from autopar.passes.verify import verify
 from autopar.redistribute.route import Router
 from autopar.search.space import build_space, check_strategies
@@ -69,6 +70,15 @@ def test_a_program_without_its_collective_is_refused() -> None:
     with pytest.raises(ProgramError, match=r"\(tanh\) is not placed as its strategy says"):
         verify(program.with_instructions(skipped))
     assert isinstance(move, Move)
+
+
+def test_the_pass_that_breaks_a_program_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forgetful(_: SinkAllReduce, program: ShardedProgram) -> ShardedProgram:
+        return program.with_instructions(program.instructions[:-1])
+
+    monkeypatch.setattr(SinkAllReduce, "apply", forgetful)
+    with pytest.raises(ProgramError, match=r"after the pass sink_all_reduce: output value \d+ is"):
+        program_of(*product())
 
 
 @pytest.mark.parametrize("side", ["ins", "outs"])

@@ -223,7 +223,7 @@ VIOLATIONS: list[tuple[Callable[[Builder], ShardedProgram], str]] = [
         reduces_another_axis,
         r"instruction 1: all_reduce over \('y',\) is impossible from \[-\] sum\(x\)",
     ),
-    (reduces_too_little, r"takes \[-\] sum\(x,y\) to \[-\] sum\(y\), not to \[-\]"),
+    (reduces_too_little, r"takes \[-\] sum\(x,y\) to \[-\] sum\(y\), and the program has \[-\]"),
     (gathers_the_wrong_axis, r"all_gather over \('y',\) is impossible from \[x\]"),
     (gathers_nowhere, r"all_gather over \('x',\) is impossible"),
     (gathers_a_dim_that_is_not_there, r"all_gather over \('x',\) is impossible"),

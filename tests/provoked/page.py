@@ -1,4 +1,4 @@
-"""Page: docs/reference/messages.md, every message by its class, with the program that provokes it."""
+"""Page: docs/reference/messages.md, every message by its class, with the program or the test that provokes it."""
 
 from __future__ import annotations
 
@@ -7,21 +7,24 @@ import inspect
 import pkgutil
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
 from tests.provoked import programs
 from tests.provoked.provoke import Message, Program, code_of, programs_of, provoke, title_of
-from tests.provoked.sites import KINDS
+from tests.provoked.sites import KINDS, all_sites
 
 TARGET = Path(__file__).resolve().parents[2] / "docs" / "reference" / "messages.md"
-UNPROVOKED = Path(__file__).with_name("unprovoked.toml")
+BY_TESTS = Path(__file__).with_name("by_tests.toml")
 PROGRESS = "Progress"
 HEAD = """# Messages
 
 What does autopar say, and what makes it say so? `python -m tests.provoked` writes this page: it runs each program, and
 shows its message. Errors and warnings are in `autopar.errors`; a warning is shown as the error that it becomes under
-`warnings.simplefilter("error")`. The command line says the same in a line, with exit code 2.
+`warnings.simplefilter("error")`. The command line says the same in a line, with exit code 2. What takes more than a
+program, such as several processes, stands [at the end](#parameter-servers-on-ray): its text, with an ellipsis for what
+is filled in, and the test that provokes it.
 
 Names that begin with `_` are helpers, in `tests/provoked/programs/`. All programs run on eight virtual devices, and
 begin with:"""
@@ -37,9 +40,31 @@ def module(name: str) -> ModuleType:
     return importlib.import_module(f"{programs.__name__}.{name}")
 
 
-def unprovoked() -> Mapping[str, Sequence[str]]:
-    """The sites that no program meets, by the reason why not."""
-    return tomllib.loads(UNPROVOKED.read_text(encoding="utf-8"))
+@dataclass(frozen=True)
+class Section:
+    """Messages that no program meets: what they are about, and by the names of their sites the tests that provoke them.
+
+    Tests are named as pytest names them.
+    """
+
+    title: str
+    about: str
+    tests: Mapping[str, str]
+
+    def text(self) -> str:
+        """As Markdown, by class; the sites stand in comments."""
+        messages = [
+            f"<!-- {site.name} -->\n\n```text\n{site.kind}: {site.template}\n```\n\n`{self.tests[site.name]}`"
+            for site in all_sites()
+            if site.name in self.tests
+        ]
+        return "\n\n".join([f"## {self.title}", self.about, *messages])
+
+
+def sections() -> list[Section]:
+    """What only tests provoke."""
+    read = tomllib.loads(BY_TESTS.read_text(encoding="utf-8"))
+    return [Section(**given) for given in read.values()]
 
 
 def entry(program: Program, message: Message) -> str:
@@ -61,6 +86,7 @@ def page(folder: Path) -> str:
     ]
     prelude = inspect.getsource(module("_shared")).partition('"""\n\n')[2].strip()
     parts = [HEAD, f"```python\n{prelude}\n```", *_by_kind(entries)]
+    parts += [section.text() for section in sections()]
     return "\n\n".join(parts) + "\n"
 
 

@@ -121,9 +121,12 @@ def _record(kind: type[Any], made: Made) -> None:
 def _without_machine(text: str, folder: str) -> str:
     """The text without what another machine, or another edit of a program, changes."""
     text = text.replace(f"{folder}/", "").replace(folder, ".")
+    text = text.replace(str(ROOT.parent), "/home/me")
     text = re.sub(r"\b\w+\.py:\d+( \(|\.)", r"model.py:7\1", text)
     text = re.sub(r"0x[0-9a-f]{6,}", "0x7f…", text)
-    text = re.sub(r"\b[0-9a-f]{12,64}\b", "3e1d…", text)  # of a function, or of a plan in a cache
+    text = re.sub(
+        r"(?<!\.)\b[0-9a-f]{12,64}\b", "3e1d…", text
+    )  # of a function, or of a plan in a cache
     text = re.sub(r"^\d+\.\d s: ", "0.1 s: ", text, flags=re.MULTILINE)
     text = re.sub(
         r"[\d,.]+ examples/s  wait \d+%  memory .*", "5,000.0 examples/s  wait 2%  ...", text

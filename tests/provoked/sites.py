@@ -24,12 +24,17 @@ _SHOWN = 60
 
 @dataclass(frozen=True)
 class Site:
-    """A call that makes a message: lines `first` to `last` of a file of autopar, named by file, class and text."""
+    """A call that makes a message: lines `first` to `last` of a file of autopar, named by file, class and text.
+
+    `kind` is the class; `template` the whole text, with an ellipsis for what is filled in.
+    """
 
     file: str
     first: int
     last: int
     name: str
+    kind: str
+    template: str
 
 
 @cache
@@ -40,10 +45,11 @@ def all_sites() -> tuple[Site, ...]:
     for path in sorted(ROOT.rglob("*.py")):
         file = str(path.relative_to(ROOT))
         for call, kind, where in sorted(_calls(path), key=lambda one: one[0].lineno):
-            name = " ".join(f"{file}: {kind}: {_text(call) or where}".split())
+            text = _text(call)
+            name = " ".join(f"{file}: {kind}: {text[:_SHOWN].strip() or where}".split())
             seen[name] += 1
             again = f" ({seen[name]})" if seen[name] > 1 else ""
-            found.append(Site(file, call.lineno, call.end_lineno or 0, name + again))
+            found.append(Site(file, call.lineno, call.end_lineno or 0, name + again, kind, text))
     return tuple(found)
 
 
@@ -77,12 +83,12 @@ def _kind(call: ast.Call) -> str | None:
 
 
 def _text(call: ast.Call) -> str:
-    """How the text begins that a call is given; what is filled in is an ellipsis."""
+    """The text that a call is given; what is filled in is an ellipsis."""
     texts = (node for node in ast.walk(call) if isinstance(node, ast.JoinedStr | ast.Constant))
     for node in texts:
         if isinstance(node, ast.JoinedStr):
             parts = (v.value if isinstance(v, ast.Constant) else "…" for v in node.values)
-            return "".join(map(str, parts))[:_SHOWN].strip()
+            return "".join(map(str, parts)).strip()
         if isinstance(node.value, str):
-            return node.value[:_SHOWN].strip()
+            return node.value.strip()
     return ""

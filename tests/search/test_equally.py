@@ -128,13 +128,13 @@ def test_a_mesh_that_waits_keeps_nothing_of_what_refuted_it(
 def bounds_told(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The limits at which whole Problems are proven, from now on."""
     told = list[float]()
-    real = memory_limit.EqualLayers._focus
+    real = memory_limit.EqualLayers._priced
 
-    def noted(equal: memory_limit.EqualLayers, loop: memory_loop.MemoryLoop) -> Any:
+    def noted(equal: memory_limit.EqualLayers, *args: Any) -> Any:
         told.append(equal.limit)
-        return real(equal, loop)
+        return real(equal, *args)
 
-    monkeypatch.setattr(memory_limit.EqualLayers, "_focus", noted)
+    monkeypatch.setattr(memory_limit.EqualLayers, "_priced", noted)
     monkeypatch.setattr(memory_loop, "FEW_ENTRIES", 0)
     monkeypatch.setattr(memory_limit, "FEW_ENTRIES", 0)
     monkeypatch.setattr(memory_limit, "_MOST_WHOLE", 0)

@@ -428,7 +428,6 @@ def test_a_higher_bound_than_the_witness_proves_is_seen() -> None:
 
 TRUSTED = {
     *(f"certificate.{name}" for name in ("check", "tables", "conditions", "exhaust", "proof")),
-    "cp_sat.interrupt",
     "cp_sat.library",
     "problem.problem",
 }

@@ -15,9 +15,9 @@ from autopar.solve.fixing import fixed_point
 from autopar.solve.pipeline import closing, messages, rounds, stage
 from autopar.solve.pipeline.stage import Bracket
 from autopar.solve.primal.crossover import annealed, annealed_near, close_to, mixed_exactly
-from autopar.solve.problem.incumbent import Best, Until
+from autopar.solve.problem.incumbent import Best, Inner
 from autopar.solve.problem.problem import peak
-from autopar.solve.problem.reduction import Ints
+from autopar.solve.problem.reduction import Ints, unchanged
 from autopar.solve.trws.ascent import Answer, Ascent
 from autopar.solve.trws.dual import Dual, Single
 from tests.solve.draw import problems
@@ -234,7 +234,7 @@ def test_a_search_ends_where_it_is_enough(share: float, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(rounds, "_finished", finished)
     monkeypatch.setattr(rounds, "_narrowed", lambda *args: (args[2], False))
-    watch = Until(Best(problem, None, None), share * best)
+    watch = Inner(Best(problem, None, None), unchanged(problem), most=share * best)
     options = SolveOptions(max_rounds=1, branch_entries=0)
     found = rounds.in_rounds(problem, options, watch, np.inf, 0, closing.FREE)
     assert found.objective >= best * (1 - 1e-9)
@@ -249,7 +249,8 @@ def test_cp_sat_ends_where_it_is_enough() -> None:
     _, certificate = ascent.sweeps(np.inf, watch)
     alone = SolveOptions(cp_sat_workers=1)
     proven = rounds.finish(certificate, np.inf, None, alone, watch)
-    some = rounds.finish(certificate, np.inf, None, alone, Until(watch, 1.5 * best))
+    until = Inner(watch, unchanged(problem), most=1.5 * best)
+    some = rounds.finish(certificate, np.inf, None, alone, until)
     assert proven.bound == pytest.approx(best, rel=1e-6)
     assert some.choice is not None
     assert best * (1 - 1e-9) <= cost_of(problem, some.choice) <= 1.5 * best

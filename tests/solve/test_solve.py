@@ -105,7 +105,9 @@ def test_unproven_is_not_called_infeasible():
     edges = tuple(Edge(u, v, different) for u in range(4) for v in range(u))
     problem = Problem((np.zeros(3),) * 4, edges)
     lazy = SolveOptions(max_table_entries=1, max_cp_sat_entries=0).without("fixing.fixed_point")
-    assert isinstance(outcome(problem, lazy), Unsolved)
+    unknown = outcome(problem, lazy)
+    assert isinstance(unknown, Unsolved)
+    assert "no choice found for 4 nodes; not proven infeasible" in str(unknown)
     assert isinstance(outcome(problem, SolveOptions(max_table_entries=1)), Infeasible)
     assert isinstance(outcome(problem, SolveOptions()), Infeasible)
 

@@ -132,7 +132,10 @@ def _structure_text(value: Any) -> Text:
 
 def _of_lax(kind: Any, value: Any) -> str:
     if not is_type_of_lax(kind):
-        raise SourceError(f"{value!r:.80} is of a type that jax.lax does not make public")
+        raise SourceError(
+            f"{value!r:.80} is of a type that jax.lax does not make public: a module that imports JAX alone cannot "
+            f"name it"
+        )
     return f"lax.{kind.__name__}"
 
 

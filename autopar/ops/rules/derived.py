@@ -120,7 +120,8 @@ def _derivative(
     ins = (*base.ins, *given)
     if base.offsets:
         raise RuleError(
-            f"the rule of {op.kind!r} has offsets {sorted(base.offsets)}: a function has none"
+            f"the rule of {op.kind!r} has offsets {sorted(base.offsets)}, which no derivative can keep: freeze these "
+            f"factors"
         )
 
     held = {f for dims in (*ins, *outs) for dim in dims for f in dim}

@@ -16,8 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from autopar.solve.certificate.tables import Tables
-from autopar.solve.cp_sat.interrupt import run
-from autopar.solve.cp_sat.library import cp_model
+from autopar.solve.cp_sat.library import cp_model, run
 
 _COST_BITS = 42  # of the dearest term: sums of thousands of them stay below 2**63
 _BYTE_BITS = 40  # as above; there are more bytes in a row than costs that count

@@ -20,11 +20,10 @@ from autopar.solve.cp_sat.finish import (
     solver_of,
     to_integers,
 )
-from autopar.solve.cp_sat.interrupt import run
-from autopar.solve.cp_sat.library import cp_model
+from autopar.solve.cp_sat.library import cp_model, run
 from autopar.solve.presolve.reduce import reduce_fully
 from autopar.solve.problem.options import SolveOptions
-from autopar.solve.problem.problem import Edge, Floats, Infeasible, Problem, derived, peak
+from autopar.solve.problem.problem import Floats, Infeasible, Problem, derived, peak
 from autopar.solve.problem.reduction import Choice
 from autopar.solve.problem.rows import Rows, least_use, memory_rows, rounding_of_uses, row_times
 from autopar.solve.problem.verifier import TOLERANCE
@@ -133,35 +132,18 @@ class LeastPeak:
     bound: float
 
 
-def without_costs(problem: Problem) -> Problem:
-    """The same choices at no cost, with a limit of 0 bytes so that every row counts."""
-    free = {id(edge.cost): np.where(np.isfinite(edge.cost), 0.0, np.inf) for edge in problem.edges}
-    return Problem(
-        tuple(np.where(np.isfinite(cost), 0.0, np.inf) for cost in problem.node_costs),
-        tuple(Edge(edge.u, edge.v, free[id(edge.cost)]) for edge in problem.edges),
-        problem.usages,
-        0.0,
-    )
-
-
 def least_peak(problem: Problem, options: SolveOptions, enough: float = -np.inf) -> LeastPeak:
     """Minimises the peak, rows added as they are exceeded; whatever peaks at `enough` or below is as good.
 
     Raises:
       Infeasible: if forbidden entries alone rule out every choice that arc consistency can see.
     """
-    reduction = reduce_fully(without_costs(problem), options.presolve)
+    bare = forbidding(problem)
+    every_row = derived(bare.node_costs, bare.edges, bare.usages, 0.0)  # counts without a limit
+    reduction = reduce_fully(every_row, options.presolve)
     small = reduction.problem
     rows = memory_rows(small)
-    model = cp_model.CpModel()
-    nodes = [[model.new_bool_var("") for _ in cost] for cost in small.node_costs]
-    for variables in nodes:
-        model.add_exactly_one(variables)
-
-    for edge in small.edges:
-        for s, t in np.argwhere(np.isinf(edge.cost)).tolist():
-            model.add_bool_or([nodes[edge.u][s].Not(), nodes[edge.v][t].Not()])
-
+    model, nodes = _model(small)
     unit = byte_unit(rows) if rows.count else 1.0
     floor = max(0, math.floor(enough / unit)) if math.isfinite(enough) else 0
     top = model.new_int_var(floor, max(floor, 2**61), "")

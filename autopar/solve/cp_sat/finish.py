@@ -12,8 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from autopar.solve.cp_sat.interrupt import run
-from autopar.solve.cp_sat.library import cp_model
+from autopar.solve.cp_sat.library import cp_model, run
 from autopar.solve.problem.factored_matrix import finite_entries
 from autopar.solve.problem.incumbent import Watch
 from autopar.solve.problem.options import SolveOptions

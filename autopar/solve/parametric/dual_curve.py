@@ -21,6 +21,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from autopar.solve.certificate.proof import Look, Prices
 from autopar.solve.parametric.archive import Met, Pareto, lifted_from
 from autopar.solve.presolve.reduce import merge_usages, reduce_cheaply
 from autopar.solve.presolve.variable_elimination import contract_chains
@@ -335,6 +336,14 @@ class DualCurve:
     def highest(self, limit: float) -> Line:
         """The line that proves the most of a limit."""
         return max(self._lines, key=lambda line: line.at(limit))
+
+    def prices_at(self, limit: float) -> Prices:
+        """The prices, by the problem's times, that prove the most of a limit."""
+        found = self.rows.at_times(self.highest(limit).state.prices)
+        looks = [step.times for step in self.reduction.steps if isinstance(step, Look)]
+        for times in reversed(looks):
+            found = replace(found, times=times[found.times])
+        return found
 
     def _note(self) -> None:
         """Keeps the line of this moment."""

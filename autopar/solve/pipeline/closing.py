@@ -19,7 +19,7 @@ from autopar.solve.primal.crossover import (
     mixed_exactly,
     strategies_of,
 )
-from autopar.solve.problem.incumbent import Inner, Until, offer
+from autopar.solve.problem.incumbent import Inner, offer
 from autopar.solve.problem.reduction import Choice, kept, restrict
 from autopar.solve.trws.ascent import Ascent
 
@@ -115,9 +115,8 @@ def _mixture_of(choices: Sequence[Choice], state: SolveState) -> SolveState:
         options, max_rounds=1, cp_sat_work=_MIXTURE_WORK * options.cp_sat_work, cp_sat_workers=1
     )
     little = replace(little, anneal_passes=passes)
-    until = Until(state.watch, known.enough)
     # nothing forbids the rest: what is proven of a mixture proves no more
-    unbounded = Inner(until, left, -np.inf)
+    unbounded = Inner(state.watch, left, -np.inf, known.enough)
     best = lifted(
         left,
         state.rest(left.problem, little, unbounded, known.cutoff - left.offset, MAX_DEPTH, FREE),

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from autopar.errors import AutoparError, Unsolved
+from autopar.solve.certificate.proof import Proof
 from autopar.solve.periodic.quotient import chooses_alike, quotient
 from autopar.solve.pipeline.whole import fits, search
 from autopar.solve.problem.incumbent import Best, OnProgress
@@ -21,13 +22,16 @@ class NothingCheaper(AutoparError):
     """No choice that costs less than `below` was found: every choice costs at least `lower_bound` (proven).
 
     Whether there is a choice at all is not said. `is_proven`: the bound reaches `below`, so there is none below it.
-    `stopped` as in Solution.
+    `stopped` as in Solution; so is `witness`, where the solver says so.
     """
 
-    def __init__(self, below: float, lower_bound: float, stopped: Stopped = "") -> None:
+    def __init__(
+        self, below: float, lower_bound: float, stopped: Stopped = "", witness: Proof | None = None
+    ) -> None:
         self.is_proven = lower_bound >= below - TOLERANCE * abs(below)
         self.below, self.lower_bound = below, below if self.is_proven else lower_bound
         self.stopped: Stopped = stopped
+        self.witness = witness
         verdict = "there is none" if self.is_proven else f"none costs less than {lower_bound:.6g}"
         super().__init__(f"no choice found that costs less than {below:.6g}; {verdict}")
 
@@ -92,7 +96,7 @@ def solve(
     if not stopped and watch.left_s() <= 0:
         stopped = "time limit"
     if watch.choice is None and below < np.inf:
-        raise NothingCheaper(below, watch.bound, stopped)
+        raise NothingCheaper(below, watch.bound, stopped, watch.proof)
 
     if watch.choice is None:
         raise Unsolved(

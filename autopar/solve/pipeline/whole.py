@@ -27,7 +27,7 @@ from autopar.solve.presolve.batched_elimination import reduce_alike
 from autopar.solve.presolve.knapsack_filtering import drop_oversized
 from autopar.solve.presolve.reduce import merge_usages, reduce_cheaply, resting
 from autopar.solve.primal.first_choice import first_choice
-from autopar.solve.primal.repair import LocalSearch
+from autopar.solve.primal.single_moves import SingleMoves
 from autopar.solve.problem.incumbent import Best, Inner
 from autopar.solve.problem.options import SolveOptions
 from autopar.solve.problem.problem import Infeasible, Problem, objective, peak
@@ -301,7 +301,7 @@ def _start(problem: Problem, choice: Choice | None, options: SolveOptions) -> An
     """The choice of small peak, moved to cheaper strategies as far as the limit lets it."""
     if choice is None or not fits(problem, choice):
         return Answer(None, np.inf, -np.inf)
-    moved, _ = LocalSearch(problem, memory_rows(problem), options.primal).improve(list(choice))
+    moved, _ = SingleMoves(problem, memory_rows(problem), options.primal).improve(list(choice))
     best = moved if moved is not None and fits(problem, moved) else choice
     return Answer(best, objective(problem, best), -np.inf)
 

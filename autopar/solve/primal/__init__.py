@@ -1,1 +1,1 @@
-"""Better choices: tree moves, annealing, large neighbourhoods, repair, crossover."""
+"""Better choices: tree moves, annealing, large neighbourhoods, single moves, crossover."""

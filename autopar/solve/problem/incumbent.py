@@ -129,11 +129,15 @@ class Best:
 
 @dataclass(frozen=True, eq=False)
 class Inner:
-    """The watch of a reduced problem in which all choices cheaper than `cap` (as the outer one counts) are left."""
+    """The watch of a reduced problem in which all choices cheaper than `cap` (as the outer one counts) are left.
+
+    One that costs no more than `most` is enough.
+    """
 
     outer: Watch
     reduction: Reduction
     cap: float = np.inf
+    most: float = -np.inf
 
     @property
     def objective(self) -> float:
@@ -142,8 +146,8 @@ class Inner:
 
     @property
     def enough(self) -> float:
-        """As the outer one, as the reduced problem counts."""
-        return self.outer.enough - self.reduction.offset
+        """As the outer one, or `most`, as the reduced problem counts."""
+        return max(self.outer.enough, self.most) - self.reduction.offset
 
     def news(self, cost: float) -> float:
         """As the outer one, as the reduced problem counts."""
@@ -162,39 +166,6 @@ class Inner:
         self.outer.raise_bound(
             min(bound + self.reduction.offset, self.cap), self.reduction.steps + proof
         )
-
-    def left_s(self) -> float:
-        """As the outer one."""
-        return self.outer.left_s()
-
-
-@dataclass(frozen=True, eq=False)
-class Until:
-    """The watch of a search that ends once a choice costs no more than `enough`."""
-
-    outer: Watch
-    enough: float
-
-    @property
-    def objective(self) -> float:
-        """As the outer one."""
-        return self.outer.objective
-
-    def news(self, cost: float) -> float:
-        """As the outer one."""
-        return self.outer.news(cost)
-
-    def allowed(self, bound: float) -> float:
-        """As the outer one."""
-        return self.outer.allowed(bound)
-
-    def offer(self, choice: Choice) -> None:
-        """As the outer one."""
-        self.outer.offer(choice)
-
-    def raise_bound(self, bound: float, proof: Proof) -> None:
-        """As the outer one."""
-        self.outer.raise_bound(bound, proof)
 
     def left_s(self) -> float:
         """As the outer one."""

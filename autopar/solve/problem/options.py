@@ -89,7 +89,7 @@ class PrimalOptions:
 
     Attributes:
       first_choice: any choice within the limit is looked for first.
-      repair: single moves make what is decoded cheaper.
+      single_moves: nodes of what annealing finds move to cheaper strategies, one by one.
       annealing: random forests are solved exactly at costs with noise that cools.
       large_neighbourhood: small regions are solved exactly, after annealing.
       crossover: the best choice is looked for that is made of those decoded on the way.
@@ -97,7 +97,7 @@ class PrimalOptions:
     """
 
     first_choice: bool = True
-    repair: bool = True
+    single_moves: bool = True
     annealing: bool = True
     large_neighbourhood: bool = True
     crossover: bool = True
@@ -123,9 +123,11 @@ class ParametricOptions:
 
     Attributes:
       filling: prices between those of lines that meet far below the curve.
+      relaxation: the limit of a problem is proven at prices that proved it where what repeats chooses alike.
     """
 
     filling: bool = True
+    relaxation: bool = True
 
 
 @dataclass(frozen=True)

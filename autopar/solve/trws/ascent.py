@@ -1,4 +1,4 @@
-"""The dual ascent: sweeps and memory prices in turn, with choices decoded and repaired on the way.
+"""The dual ascent: sweeps and memory prices in turn, with choices decoded on the way.
 
 Prices follow the use of an average of the decoded choices above the limit, with Polyak's step towards a target above
 the bound; the step is halved when the bound stalls. Any prices >= 0 prove a bound, so the schedule is free.
@@ -21,7 +21,7 @@ import numpy as np
 
 from autopar.solve.certificate.proof import Proof
 from autopar.solve.primal.large_neighbourhood import Walk, search_regions
-from autopar.solve.primal.repair import LocalSearch
+from autopar.solve.primal.single_moves import SingleMoves
 from autopar.solve.primal.tree_moves import Cooling, anneal
 from autopar.solve.problem.incumbent import Watch
 from autopar.solve.problem.options import SolveOptions
@@ -325,9 +325,9 @@ class Ascent:
                 self.met.append(self.dual.decode())
 
     @cached_property
-    def search(self) -> LocalSearch:
+    def search(self) -> SingleMoves:
         """Moves on choices."""
-        return LocalSearch(self.problem, self.rows, self.options.primal)
+        return SingleMoves(self.problem, self.rows, self.options.primal)
 
     def chosen(self, watch: Watch) -> Answer:
         """The best choice that sweeps decode, or that annealing finds near it."""

@@ -102,3 +102,9 @@ def constraints_that_no_plan_keeps_within_the_limit():
         memory_limit_bytes=2000,
         constraints=[autopar.replicate("w")],
     )
+
+
+def a_memory_limit_that_was_not_searched_to_the_end():
+    at_once = autopar.SearchOptions(solve=autopar.SolveOptions(time_limit_s=0))
+    options = {"cluster": "cpu8", "mesh": {"a": 8}, "options": at_once}
+    autopar.plan(step, w, x, memory_limit_bytes=1000, **options)

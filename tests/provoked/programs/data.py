@@ -1,9 +1,11 @@
 """Loaders: sources, elements and positions."""
 
+import runpy
+
 import grain
 
 from autopar.data import Reading, Rows, loader
-from tests.provoked.programs._shared import P, autopar, jax, np, w
+from tests.provoked.programs._shared import P, Path, autopar, jax, np, w
 
 _AT_ONCE = Reading(0, 0, 0)
 
@@ -23,6 +25,10 @@ def _rows(count=20):
 
 def _loader(source, **options):
     return loader(source, _plan(), "images", "labels", reading=_AT_ONCE, depth=0, **options)
+
+
+def _read_by_workers():
+    loader(_rows(), _plan(), "images", "labels", reading=Reading(workers=2))
 
 
 def rows_of_different_numbers():
@@ -135,3 +141,8 @@ def a_loader_of_what_has_two_plans():
     double.plan(jax.ShapeDtypeStruct((8, 16), np.float32))
     double.plan(jax.ShapeDtypeStruct((16, 16), np.float32))
     loader(_rows(), double, "images")
+
+
+def a_loader_with_workers_in_a_script_without_a_guard():
+    Path("train.py").write_text("_read_by_workers()")
+    runpy.run_path("train.py", {"_read_by_workers": _read_by_workers}, run_name="__main__")

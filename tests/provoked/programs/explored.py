@@ -30,3 +30,12 @@ def links_no_times_as_fast():
 
 def links_of_a_level_that_is_not_there():
     autopar.explore(step, w, x, cluster="8xh100", mesh={"a": 8}).links(0.5, "servers")
+
+
+def a_limit_that_a_large_function_does_not_keep():
+    def deep(w, x):
+        for _ in range(251):
+            x = 2 * jnp.tanh(x @ w) @ w.T
+        return x
+
+    autopar.explore(deep, w, x, cluster="cpu8", mesh={"a": 8}).limit(64)

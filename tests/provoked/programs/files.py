@@ -1,8 +1,22 @@
 """Plan files, caches, sources of plans."""
 
 import json
+from enum import Enum
 
-from tests.provoked.programs._shared import Path, autopar, jax, jnp, layer, np, step, w, x
+from tests.provoked.programs._shared import P, Path, autopar, jax, jnp, layer, np, step, w, x
+
+
+def _edited(change, fn=layer, **options):
+    """A plan is saved, what stands in its file is changed, and it is loaded and run."""
+    from autopar.api.packed_plan import packed_text, unpacked_text
+
+    autopar.plan(fn, w, x, cluster="cpu8", mesh={"a": 8}, **options).save("plan.json")
+    fields = json.loads(Path("plan.json").read_text())
+    contents = json.loads(unpacked_text(fields["contents"]))
+    change(contents)
+    fields["contents"] = packed_text(json.dumps(contents))
+    Path("plan.json").write_text(json.dumps(fields))
+    autopar.Plan.load("plan.json").compile(fn)(w, x)
 
 
 def a_plan_that_cannot_be_written():
@@ -38,15 +52,37 @@ def a_plan_file_that_lost_a_field():
 
 
 def a_plan_file_of_loops_that_are_not_there():
-    from autopar.api.packed_plan import packed_text, unpacked_text
+    _edited(lambda file: file["plan"].update(double_buffered=[[0, 1, 0]]))
 
-    autopar.plan(layer, w, x, cluster="cpu8", mesh={"a": 8}).save("plan.json")
-    fields = json.loads(Path("plan.json").read_text())
-    contents = json.loads(unpacked_text(fields["contents"]))
-    contents["plan"]["double_buffered"] = [[0, 1, 0]]
-    fields["contents"] = packed_text(json.dumps(contents))
-    Path("plan.json").write_text(json.dumps(fields))
-    autopar.Plan.load("plan.json").compile(layer)(w, x)
+
+def a_plan_file_with_a_bound_above_the_cost():
+    _edited(lambda file: file["plan"].update(lower_bound_s=1.0))
+
+
+def a_plan_file_without_an_operator():
+    _edited(lambda file: file["plan"]["stages"][0]["operators"].pop())
+
+
+def a_plan_file_with_strategies_of_other_operators():
+    _edited(lambda file: file["plan"]["stages"][0]["strategies"].reverse())
+
+
+def a_plan_file_that_recomputes_an_operator_that_is_not_there():
+    _edited(lambda file: file["plan"].update(recomputed=[[99, 0]]))
+
+
+def a_plan_file_that_breaks_its_own_constraint():
+    def unpin(file):
+        file["signature"]["constraints"][0]["layout"]["dims"] = [[]]
+
+    _edited(unpin, constraints=[autopar.pin("w", P("a"))])
+
+
+def a_plan_file_whose_steps_do_not_lead_from_one_placement_to_another():
+    def forget(file):
+        file["plan"]["step_kinds"] = ["permute"]
+
+    _edited(forget, step, constraints=[autopar.pin("w", P("a")), autopar.pin("x", P("a"))])
 
 
 def a_plan_of_another_function():
@@ -106,6 +142,19 @@ def a_source_of_a_container_of_ones_own():
     from optax import ScaleByAdamState
 
     autopar.plan(lambda x: ScaleByAdamState(x.sum(), x, x), x, cluster="cpu8").to_source()
+
+
+def a_source_of_results_by_members_of_an_enum():
+    class Metric(Enum):
+        LOSS = "loss"
+
+    plan = autopar.plan(lambda x: {Metric.LOSS: x.sum()}, x, cluster="cpu8", mesh={"a": 8})
+    plan.to_source()
+
+
+def a_source_of_results_by_sets():
+    plan = autopar.plan(lambda x: {frozenset({1}): x.sum()}, x, cluster="cpu8", mesh={"a": 8})
+    plan.to_source()
 
 
 def a_source_that_calls_the_host():
@@ -179,3 +228,9 @@ def the_source_of_more_random_numbers_than_a_word_numbers():
         lambda key: jax.random.uniform(key, (1 << 17, 1 << 16)).sum(), jax.random.key(0), **options
     )
     plan.to_source()
+
+
+def an_example_that_is_missing():
+    from autopar.demo import load_example
+
+    load_example("gone.py")

@@ -39,6 +39,10 @@ def a_job_whose_first_process_does_not_come():
     meet(("127.0.0.1", 9), count=2, number=1, timeout_s=0.1, bind=("", 9))
 
 
+def init_after_jax_was_used():
+    autopar.distributed.init("host:1234", num_processes=2, process_id=1)
+
+
 def init_under_a_launcher_that_jax_does_not_know():
     _named(PMI_SIZE="4")
 
@@ -72,6 +76,18 @@ def checkpoints_every_zero_steps():
 def checkpoints_in_a_file():
     Path("run").write_text("")
     autopar.checkpoint.Checkpoints("run")
+
+
+def checkpoints_below_a_file():
+    Path("file").write_text("")
+    autopar.checkpoint.Checkpoints("file/run")
+
+
+def checkpoints_where_a_file_has_come():
+    with autopar.checkpoint.Checkpoints("run", at_sigterm=False) as checkpoints:
+        Path("run").rmdir()
+        Path("run").write_text("")
+        checkpoints.save(1, {"w": np.ones(3)}, force=True)
 
 
 def checkpoints_saved_where_they_are_read_only():
@@ -147,3 +163,9 @@ def an_extra_that_is_not_installed():
 
     with of_extra("train", "Checkpoints are written by orbax"):
         import orbax_that_is_not_installed  # noqa: F401
+
+
+def more_virtual_devices_than_jax_started_with():
+    from autopar.emit.measure import use_virtual_devices
+
+    use_virtual_devices(16)

@@ -5,6 +5,7 @@ from tests.provoked.programs._shared import (
     P,
     Path,
     autopar,
+    devices,
     jax,
     jnp,
     layer,
@@ -172,6 +173,16 @@ def an_argument_both_static_and_donated():
     autopar.plan(layer, w, x, cluster="cpu8", static_argnums=0, donate_argnums=0)
 
 
+def an_argument_static_and_donated_by_its_number_from_the_end():
+    options = {"cluster": "cpu8", "static_argnums": 0, "donate_argnums": -3}
+    autopar.plan(lambda *args: layer(*args[1:]), "first", w, x, **options)
+
+
+def donated_arguments_of_a_linted_function_that_are_no_positions():
+    sharded = jax.jit(layer, in_shardings=NamedSharding(mesh, P()))
+    autopar.lint(sharded, w, x, cluster="cpu8", donate_argnums=(0.5,))
+
+
 def an_argument_both_static_by_name_and_donated():
     autopar.plan(layer, w, x, cluster="cpu8", static_argnames="w", donate_argnums=0)
 
@@ -220,6 +231,14 @@ def arguments_of_another_structure():
 def arguments_of_another_shape():
     plan = autopar.plan(layer, w, x, cluster="cpu8", mesh={"a": 8})
     plan.compile()(w, np.ones((4, 16), np.float32))
+
+
+def an_argument_to_be_kept_that_xla_alone_says_how_it_lies():
+    from jax._src.sharding_impls import GSPMDSharding
+
+    halves = NamedSharding(mesh, P("a"))._to_xla_hlo_sharding(w.ndim)
+    moved = jax.device_put(w, GSPMDSharding(tuple(devices), halves))
+    autopar.compile(layer, cluster="cpu8", shardings="keep")(moved, x)
 
 
 def place_of_another_shape():

@@ -258,3 +258,14 @@ def a_rule_by_indices_whose_operand_holds_what_it_carries():
         return x.sum(1)
 
     autopar.plan(lambda x: mine_holding(x).sum(), x, cluster="cpu8", mesh={"a": 8})
+
+
+def the_gradient_of_an_operator_that_knows_where_its_shard_begins():
+    @autopar.operator(lambda op: FactorRule.of(op, ins=[["a"]], outs=[["a"]], offsets=["a"]))
+    def mine_with_offsets(x):
+        return x * jnp.arange(8.0)
+
+    def total(x):
+        return mine_with_offsets(x).sum()
+
+    autopar.plan(jax.grad(total), np.ones(8, np.float32), cluster="cpu8", mesh={"a": 8})

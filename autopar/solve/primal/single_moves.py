@@ -1,6 +1,6 @@
-"""Better choices from good ones: repair of the memory limit, and single moves.
+"""Single moves: nodes of a choice within the limit go to cheaper strategies that fit, one after another.
 
-No move ever leaves the limit once a choice is within it, and a choice is only replaced by a cheaper one.
+No move leaves the limit, and a choice is only replaced by a cheaper one.
 """
 
 from __future__ import annotations
@@ -13,18 +13,17 @@ from autopar.solve.problem.reduction import Bools, Choice
 from autopar.solve.problem.rows import Rows
 from autopar.solve.problem.stop import is_up
 
-_MAX_REPAIRS = 300  # moves: what needs more is not repaired by single moves
 _MAX_PASSES = 20  # over all nodes: the last of them move next to nothing
 _ALL = PrimalOptions()
 
 
-class LocalSearch:
+class SingleMoves:
     """Moves on choices of one problem."""
 
     def __init__(self, problem: Problem, rows: Rows, options: PrimalOptions = _ALL) -> None:
         self.problem = problem
         self.rows = rows
-        self._may_move = options.repair
+        self._may_move = options.single_moves
         self.near: list[list[tuple[int, Floats]]] = [[] for _ in problem.node_costs]
         for edge in problem.edges:
             self.near[edge.u].append((edge.v, edge.cost.T))
@@ -39,10 +38,8 @@ class LocalSearch:
         return objective(self.problem, tuple(choice)) if self.fits(choice) else np.inf
 
     def improve(self, choice: list[int]) -> tuple[Choice | None, float]:
-        """The choice after repair and single moves, with its cost; None if it cannot be repaired."""
-        if self._may_move and not self.repair(choice):
-            return None, np.inf
-        if self._may_move:
+        """The choice after single moves, with its cost; None if that is infinite, or it is not within the limit."""
+        if self._may_move and self.fits(choice):
             self.descend(choice)
         value = self.cost(choice)
         return (tuple(choice), value) if np.isfinite(value) else (None, np.inf)
@@ -85,48 +82,3 @@ class LocalSearch:
                 segment.size_bytes[s] - segment.size_bytes[choice[v]]
             )
         choice[v] = s
-
-    def repair(self, choice: list[int]) -> bool:
-        """Frees memory in the worst row at the least cost a byte, until all fit or nothing helps. True if all fit."""
-        if not self.rows.count:
-            return True
-
-        for _ in range(_MAX_REPAIRS):
-            used = self.rows.used(choice)
-            worst = int(used.argmax())
-            if used[worst] <= self.rows.limit:
-                return True
-            found = min(
-                (
-                    move
-                    for v in range(len(choice))
-                    if (move := self._relief(v, worst, choice, used)) is not None
-                ),
-                default=None,
-            )
-            if found is None or is_up():
-                return False
-            choice[found[1]] = found[2]
-
-        return self.fits(choice)
-
-    def _relief(
-        self, v: int, row: int, choice: list[int], used: Floats
-    ) -> tuple[float, int, int] | None:
-        """(cost a byte, v, strategy) of the best way for v to use less in a row."""
-        mine = [segment for segment in self.rows.of_node[v] if segment.low <= row < segment.high]
-        if not mine:
-            return None
-
-        freed = mine[0].size_bytes[choice[v]] - mine[0].size_bytes
-        useful = (freed > 0) & self.allowed(v, choice, used)
-        if not useful.any():
-            return None
-
-        costs = self.local_costs(v, choice)
-        rise = costs - costs[choice[v]] if np.isfinite(costs[choice[v]]) else costs
-        need = max(float(used[row]) - self.rows.limit, 0.0)
-        ratio = np.full(len(freed), np.inf)
-        ratio[useful] = rise[useful] / np.minimum(freed[useful], need)
-        best = int(ratio.argmin())
-        return (float(ratio[best]), v, best) if np.isfinite(ratio[best]) else None

@@ -277,6 +277,7 @@ def show_quality(report: Report) -> str:
     step = ""
     if report.step_bound_s:
         step = f"; its step within {format_quantity(report.step_gap, 'percent')} of the shortest"
+
     if report.gap == 0:
         return f"proven the best in the space searched{weighed}{step}"
     gap = format_quantity(report.gap, "percent")

@@ -16,20 +16,42 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from autopar.core.mesh import DeviceMesh
 from autopar.errors import NoFeasiblePlan, Unsolved
 from autopar.search.alternatives import find_best
 from autopar.search.search import announced, find_on
 from autopar.search.task import Planned, Task
-from cost_models import Overlap
 
 _SEARCHED = ("auto", "semi_auto")  # the modes that leave something to choose
 _LEAST_WEIGHT = 0.01
 """Of communicating: it never counts as nothing, as the plan that communicates less is to win among equals."""
 _MOST_WEIGHT = 1 / _LEAST_WEIGHT
 _HIDDEN_WEIGHTS = 3
+
+
+class Overlap(Protocol):
+    """How computing and communicating slow each other, as `cost_models.Overlap`, which says what the numbers mean."""
+
+    @property
+    def pays(self) -> bool:
+        """Whether both at once get more done than one after the other."""
+        ...
+
+    @property
+    def least_weight(self) -> float:
+        """What a second of communicating costs at least."""
+        ...
+
+    @property
+    def most_weight(self) -> float:
+        """What it has to cost so that all of it counts."""
+        ...
+
+    def share_at(self, weight: float) -> float:
+        """The share of computing + weight * communicating than which no step takes less."""
+        ...
 
 
 @dataclass(frozen=True)

@@ -15,21 +15,25 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import mean
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeVar
 
+from pydantic import TypeAdapter
 from rich.console import Console
 
 from autopar.core.graph import OpGraph
 from autopar.core.program import ShardedProgram
+from autopar.emit.measure import use_virtual_devices
 from autopar.inspect.hlo import peak_memory_bytes
 from benchmarks.accuracy_figures import Figures, PeakFigures, figures, peak_figures
 from benchmarks.accuracy_plans import Drawn
 from benchmarks.compiled_collectives import Made, UnknownRounds
 from benchmarks.end_to_end import describe_machine
+from benchmarks.models import Model
 from benchmarks.record import Screen, add_record_option, record, table
 from cost_models import Cluster
 
 UNDER = 0.02
+Kept = TypeVar("Kept")
 
 
 @dataclass(frozen=True)
@@ -141,18 +145,16 @@ class Result:
 
     @classmethod
     def of(
-        cls,
-        named: tuple[str, str],
-        programs: Iterable[Program],
-        compiler: Compiler,
-        cluster: Cluster,
+        cls, model: Model, programs: Iterable[Program], compiler: Compiler, cluster: Cluster
     ) -> Result:
-        """What `compiler` makes of the programs of a model, `named` by its name and its size."""
+        """What `compiler` makes of the programs of a model."""
         with ThreadPoolExecutor(os.cpu_count()) as pool:  # one compilation alone leaves cores idle
             found = list(pool.map(lambda one: compiled_row(one, compiler, cluster), programs))
         rows = tuple(row for row in found if isinstance(row, Row))
         left_out = tuple(reason for reason in found if isinstance(reason, str))
-        return cls(*named, cluster.name, compiler.work, rows, left_out, agreement(rows))
+        return cls(
+            model.name, model.size, cluster.name, compiler.work, rows, left_out, agreement(rows)
+        )
 
 
 def agreement(rows: Sequence[Row]) -> Agreement:
@@ -179,10 +181,18 @@ class Session:
         self.start = perf_counter()
         self.console = Screen(width=160)
         self.results: list[Any] = []
+        use_virtual_devices(1)
         self.machine = {**describe_machine(), "compiler": version}
         self.machine.pop("virtual devices")
         said = ", ".join(f"{name}: {value}" for name, value in self.machine.items())
         self.console.print(said, highlight=False)
+
+    def known(self, kind: type[Kept]) -> list[Kept]:
+        """The results, of this kind, in the file that is not to be made again."""
+        if self.options.resume is None:
+            return []
+        found = json.loads(self.options.resume.read_text(encoding="utf-8"))["results"]
+        return TypeAdapter(list[kind]).validate_python(found)
 
     def add(self, result: Any) -> None:
         """Keeps a result, a record."""
@@ -209,11 +219,21 @@ def parser_of(description: str | None) -> argparse.ArgumentParser:
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--json", type=Path, help="file to write the figures to")
+    parser.add_argument(
+        "--resume", type=Path, help="file of --json whose results are not made again"
+    )
     add_record_option(parser)
     return parser
 
 
-def show(console: Console, result: Result) -> None:
+def show(session: Session, model: Model, cluster: Cluster, make: Callable[[], Result]) -> None:
+    """Adds and prints what is made of a model on a cluster, or what is known of that."""
+    known = {(found.model, found.cluster): found for found in session.known(Result)}
+    session.add(known.get((model.name, cluster.name)) or make())
+    show_result(session.console, session.results[-1])
+
+
+def show_result(console: Console, result: Result) -> None:
     """Prints one model's programs, those first that take least."""
     heads = (
         "program",

@@ -6,7 +6,8 @@ Training steps in shape only (`experts_models`, `experts_others`) for 8 or 64 de
 with the plugin of JAX for CUDA (the extra `gpu-aot`), or TPUs v5p, with libtpu (`--compiler tpu`, the extra `tpu-aot`).
 Each is compiled with the layouts by hand that suit it, sharding constraints that XLA completes (`experts_layouts`), and
 under the plan that autopar finds when it is left alone. If that takes more memory than the fastest of the others by the
-compiler's count, so it is under the plan found within that much, which autopar counts in proportion: less or more.
+compiler's count, so it is under the plan found within that much, which autopar counts in proportion: less or more; or
+else within the least that was found to do.
 State is donated. Every model has a process of its own.
 
 A step is what the compiler computes, by its own estimates (`gpu_kernels`, `tpu_cycles`), launches of kernels on GPUs,
@@ -22,7 +23,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from time import perf_counter, process_time
@@ -192,6 +193,17 @@ class Bench:
             predicted_bytes=plan.peak_memory_bytes,
         )
 
+    def limited(self, limit_bytes: int) -> Row | str:
+        """The row of the plan that is found within `limit_bytes`, or else within the least that is found to do."""
+        try:
+            return self.planned(limit_bytes)
+        except (NoFeasiblePlan, Unsolved) as refused:
+            least = refused.min_peak_bytes
+        try:
+            return self.planned(least) if least else "autopar, limited: no plan was found"
+        except (NoFeasiblePlan, Unsolved) as refused:
+            return f"autopar, limited: {refused}"
+
     def compiled(self, name: str, mesh: str, step: Any) -> Row:
         """The row of a step that JAX has lowered."""
         start = process_time()
@@ -225,10 +237,7 @@ def measure(case: Case, bench: Bench) -> Iterator[Row | str]:
     fastest = min(rivals, key=lambda row: row.made.serial_s, default=found)
     share = fastest.memory_bytes / found.memory_bytes
     if share < 1:
-        try:
-            yield bench.planned(int(share * found.predicted_bytes))
-        except (NoFeasiblePlan, Unsolved):
-            yield "autopar, limited: no plan was found that counts as little memory"
+        yield bench.limited(int(share * found.predicted_bytes))
 
 
 # All models -----------------------------------------------------------------------------------------------------------
@@ -281,29 +290,11 @@ def run_apart(name: str, options: argparse.Namespace) -> Result:
 
     model = CASES[name].model()
     found = [json.loads(line) for line in lines]
-    rows = tuple(read_row(read) for read in found if isinstance(read, dict))
+    rows = tuple(
+        Row(**{**read, "made": Made(**read["made"])}) for read in found if isinstance(read, dict)
+    )
     left_out = tuple(read for read in found if isinstance(read, str))
     return Result(name, model.name, model.size, rows, left_out, reason)
-
-
-def read_results(path: Path) -> dict[str, Result]:
-    """The results that `--json` wrote to a file, by the names of their cases; none of models that lack rows."""
-    found = [
-        Result(
-            **{
-                **read,
-                "rows": tuple(map(read_row, read["rows"])),
-                "left_out": tuple(read["left_out"]),
-            }
-        )
-        for read in json.loads(path.read_text(encoding="utf-8"))["results"]
-    ]
-    return {result.case: result for result in found if not result.reason}
-
-
-def read_row(read: Mapping[str, Any]) -> Row:
-    """A row that was written as JSON."""
-    return Row(**{**read, "made": Made(**read["made"])})
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -317,7 +308,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     compiler = COMPILERS[options.compiler]
     session = Session(__file__, options, compiler.version())
-    known = read_results(options.resume) if options.resume else {}
+    known = {found.case: found for found in session.known(Result) if not found.reason}
     for name, case in CASES.items():
         if re.search(options.only, name):
             session.add(known.get(name) or run_apart(name, options))
@@ -337,9 +328,6 @@ def _parser() -> argparse.ArgumentParser:
     parser = parser_of(__doc__)
     parser.add_argument("--compiler", choices=tuple(COMPILERS), default="gpu")
     parser.add_argument("--only", default="", help="models whose name holds this pattern")
-    parser.add_argument(
-        "--resume", type=Path, help="file of --json whose models are not compiled again"
-    )
     parser.add_argument(
         "--programs", type=Path, help="folder to keep what the compiler made in, as HLO text"
     )

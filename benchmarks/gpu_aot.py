@@ -1,6 +1,7 @@
 """What does XLA's compiler for GPUs say of the plans, and of what is predicted for them?
 
-    python -m benchmarks.gpu_aot [--json FILE] [--record] [--models mlp gpt llama cnn experts attention]
+    python -m benchmarks.gpu_aot [--json FILE] [--resume FILE] [--record]
+                                 [--models mlp gpt llama cnn experts attention]
                                  [--clusters 8xh100-xla 8x8xh100-xla]
 
 Needs JAX's plugin for CUDA (the extra `gpu-aot`), and neither a GPU nor a driver. Training steps in shape only, in
@@ -21,7 +22,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 from autopar.core.graph import OpGraph
 from autopar.core.program import ShardedProgram
@@ -39,6 +42,7 @@ from benchmarks.ahead_of_time import (
 )
 from benchmarks.gpu_kernels import compiled_program
 from benchmarks.gpu_programs import COMPILER_OPTIONS, MODELS, gpu_devices, sized
+from benchmarks.models import Model
 from cost_models import Cluster, load_cluster
 
 PLANS = {"8xh100-xla": 8, "8x8xh100-xla": 3}
@@ -52,20 +56,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--models", nargs="+", choices=tuple(MODELS), default=tuple(MODELS))
     parser.add_argument("--clusters", nargs="+", choices=tuple(PLANS), default=tuple(PLANS))
     options = parser.parse_args(arguments)
-    devices = {name: gpu_devices(name) for name in options.clusters}
     session = Session(__file__, options, COMPILER.version())
     for name in options.clusters:
         cluster = load_cluster(name)
         for wanted in options.models:
             if name == "8xh100-xla" or wanted in FEW:
                 model, args = sized(wanted, cluster.device_count)
-                drawn = drawn_plans(model, cluster, PLANS[name], args)
-                programs = planned(drawn, COMPILER, cluster, devices[name])
-                session.add(Result.of((model.name, model.size), programs, COMPILER, cluster))
-                show(session.console, session.results[-1])
+                show(session, model, cluster, partial(measure, model, args, cluster))
 
     show_agreement(session.console, session.results)
     session.end()
+
+
+def measure(model: Model, args: tuple[Any, ...], cluster: Cluster) -> Result:
+    """All plans of a model, compiled."""
+    drawn = drawn_plans(model, cluster, PLANS[cluster.name], args)
+    programs = planned(drawn, COMPILER, cluster, gpu_devices(cluster.name))
+    return Result.of(model, programs, COMPILER, cluster)
 
 
 def plugin_version() -> str:

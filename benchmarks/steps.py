@@ -14,7 +14,6 @@ import argparse
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from time import process_time
 from typing import Any
@@ -28,11 +27,11 @@ from benchmarks.end_to_end import describe_machine
 from benchmarks.record import Screen, add_record_option, record
 from benchmarks.shapes import Shapes, encoder_decoder, gpt, llama
 
-CLUSTERS = ("8xh100", "8x8xh100")
-MODELS: dict[str, Callable[[], Shapes]] = {
-    "GPT, 12 layers": partial(gpt, 12),
-    "T5 large": encoder_decoder,
-    "Llama 3 8B": partial(llama, 32, 4096, 14336, 32),
+CLUSTERS = {"8xh100": 8, "8x8xh100": 64}
+MODELS: dict[str, Callable[[int], Shapes]] = {
+    "GPT, 12 layers": lambda _devices: gpt(12),
+    "T5 large": lambda _devices: encoder_decoder(),
+    "Llama 3 8B, 4,096 words a device": lambda devices: llama(32, 4096, 14336, 32, batch=devices),
 }
 
 
@@ -57,7 +56,7 @@ class Row:
 
 def measure(name: str, cluster: str) -> Row:
     """Plans a model three times."""
-    model = MODELS[name]()
+    model = MODELS[name](CLUSTERS[cluster])
 
     def planned(**more: Any) -> tuple[autopar.Plan, float]:
         began = process_time()

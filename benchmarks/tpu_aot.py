@@ -1,6 +1,6 @@
 """What does the compiler for TPUs say of the plans, and of what is predicted for them?
 
-    python -m benchmarks.tpu_aot [--json FILE] [--record] [--models mlp gpt cnn experts]
+    python -m benchmarks.tpu_aot [--json FILE] [--resume FILE] [--record] [--models mlp gpt cnn experts]
                                  [--clusters tpu-v5e-4x4 tpu-v5e-16x16]
 
 Needs libtpu (the extra `tpu-aot`) and no TPU. Training steps in shape only, bfloat16, are compiled ahead of time for
@@ -14,6 +14,7 @@ Nothing runs.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from importlib.metadata import version
 
 from autopar.core.graph import OpGraph
@@ -31,6 +32,7 @@ from benchmarks.ahead_of_time import (
     show,
     show_agreement,
 )
+from benchmarks.models import Model
 from benchmarks.tpu_cycles import compiled_program
 from benchmarks.tpu_programs import NAMES, arguments, by_hand, sized, tpu_devices
 from cost_models import Cluster, load_cluster
@@ -44,23 +46,27 @@ def main(arguments_: Sequence[str] | None = None) -> None:
     parser.add_argument("--models", nargs="+", choices=NAMES, default=NAMES[:3])
     parser.add_argument("--clusters", nargs="+", choices=tuple(PLANS), default=tuple(PLANS))
     options = parser.parse_args(arguments_)
-    devices = {name: tpu_devices(name) for name in options.clusters}
     session = Session(__file__, options, COMPILER.version())
     for name in options.clusters:
         cluster = load_cluster(name)
         for wanted in options.models:
             model = sized(wanted, cluster.device_count)
-            args = arguments(model)
-            drawn = drawn_plans(model, cluster, PLANS[name], args)
-            different = {(d.kind, d.plan.objective_s): d for d in drawn}.values()
-            programs = planned([*different], COMPILER, cluster, devices[name])
-            hand = by_hand(model, args, devices[name])
-            programs += [Program(kind, "", None, lower()) for kind, lower in hand.items()]
-            session.add(Result.of((model.name, model.size), programs, COMPILER, cluster))
-            show(session.console, session.results[-1])
+            show(session, model, cluster, partial(measure, model, cluster))
 
     show_agreement(session.console, session.results)
     session.end()
+
+
+def measure(model: Model, cluster: Cluster) -> Result:
+    """All programs of a model, compiled."""
+    args = arguments(model)
+    devices = tpu_devices(cluster.name)
+    drawn = drawn_plans(model, cluster, PLANS[cluster.name], args)
+    different = {(d.kind, d.plan.objective_s): d for d in drawn}.values()
+    programs = planned([*different], COMPILER, cluster, devices)
+    hand = by_hand(model, args, devices)
+    programs += [Program(kind, "", None, lower()) for kind, lower in hand.items()]
+    return Result.of(model, programs, COMPILER, cluster)
 
 
 def guessed(graph: OpGraph, program: ShardedProgram, cluster: Cluster) -> Predicted:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import os
 import sys
 from inspect import currentframe
@@ -15,11 +16,12 @@ from autopar.distributed.variables import FAILURE
 
 # What JAX raises mostly says that another process is gone: that one is to be the first that fails.
 _BLAMING_OTHERS_S = 1.0
+_NAMES_OF_EXIT = ("exit", "quit")
 _BYTE = 0xFF  # of an exit code the system keeps the lowest one
 
 
 def end_at_once_if_failing(blaming_others: type[Exception]) -> None:
-    """From now on exceptions that nothing catches, and `sys.exit` of anything but 0 and None, end this process.
+    """From now on exceptions that nothing catches, and `sys.exit` or `exit` of anything but 0, end this process.
 
     What is open is closed before: `finally` and `with` are left as ever. What is to run at exit does not: it is there
     that JAX waits. Exceptions `blaming_others` end it a little later.
@@ -44,6 +46,9 @@ def end_at_once_if_failing(blaming_others: type[Exception]) -> None:
         leave(status)
 
     sys.exit = leave_at_once
+    for name in _NAMES_OF_EXIT:
+        if hasattr(builtins, name):  # python -S has none of them
+            setattr(builtins, name, leave_at_once)
 
 
 class _Exit(SystemExit):

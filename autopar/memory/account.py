@@ -233,10 +233,9 @@ def _until_late(program: ShardedProgram, count: int) -> Ints:
     following: dict[int | None, tuple[int, int]] = {}
     for position in range(len(program.instructions) - 1, -1, -1):
         one = program.instructions[position]
-        ins, outs = [*one.ins], [*one.outs]
-        passes_on = not isinstance(one, Compute) or one.op.kind in BOUNDARY or is_fusible(one.op)
-        is_needed = bool(needed[outs].any())
-        if passes_on:
+        ins = [*one.ins]
+        is_needed = bool(needed[[*one.outs]].any())
+        if not isinstance(one, Compute) or one.op.kind in BOUNDARY or is_fusible(one.op):
             needed[ins] |= is_needed
             continue
 

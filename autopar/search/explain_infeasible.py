@@ -137,22 +137,31 @@ def use_less(graph: OpGraph) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """What lies in memory when, under one choice of a Problem with a limit: times are the graph's operators."""
+    """What lies in memory when, under one choice of a Problem with a limit: times are the graph's operators.
+
+    Without a choice, as none was met, it is known which operators these are, and no more.
+    """
 
     graph: OpGraph
     flow: Dataflow
     space: Space
     problem: Problem
-    choice: Sequence[int]
+    choice: Sequence[int] | None
 
     def show(self, time: int) -> str:
         """The operator at `time`, and the largest of what lies in memory there."""
+        ops = self.graph.ops
+        where = (
+            f"{ops[time].kind} ({ops[time].source})" if time < len(ops) else "the end of the step"
+        )
+        return where if self.choice is None else f"{where}, {self._held(time, self.choice)}"
+
+    def _held(self, time: int, choice: Sequence[int]) -> str:
+        """What `choice` holds at `time`."""
         sizes: dict[int, float] = {}
         for use in self.problem.usages:
             if use.start <= time < use.stop:
-                sizes[use.node] = sizes.get(use.node, 0.0) + float(
-                    use.size_bytes[self.choice[use.node]]
-                )
+                sizes[use.node] = sizes.get(use.node, 0.0) + float(use.size_bytes[choice[use.node]])
 
         names = dict(self._names())
         running = self.space.operator_variables.get(time)
@@ -163,12 +172,8 @@ class Moments:
             (v for v in sizes if sizes[v] and v in names), key=lambda v: (-sizes[v], v)
         )[:_SHOWN]
         listed = ", ".join(f"{names[v]} ({rounded_bytes(int(sizes[v]))})" for v in largest)
-        ops = self.graph.ops
-        where = (
-            f"{ops[time].kind} ({ops[time].source})" if time < len(ops) else "the end of the step"
-        )
         total = int(sum(sizes.values()))
-        return f"{where}, where the choice of least memory holds {exact_bytes(total)}, most of all {listed}"
+        return f"where the choice of least memory holds {exact_bytes(total)}, most of all {listed}"
 
     def _names(self) -> Iterator[tuple[int, str]]:
         """What every variable of the space is, by its number."""
@@ -223,12 +228,10 @@ def blame(found: Clash | None, constraints: Sequence[str], moments: Moments | No
 
 def _claim(found: Clash) -> str:
     """What is proven of a clash."""
+    if len(found.groups) + len(found.times) == 1:
+        return "That alone is too much."
     if found.is_smallest:
-        return (
-            "Nothing less clashes."
-            if len(found.groups) + len(found.times) > 1
-            else "That alone is too much."
-        )
+        return "Nothing less clashes."
     if found.is_minimal:
         return "Without any one of these the others can be had."
     return "Possibly not all of these are needed."

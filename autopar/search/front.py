@@ -4,13 +4,14 @@ All limits are solved on the same candidates and prices. First all plans keep ev
 plans are met that compute once more what they do not keep (`front_recompute`), and bounds hold for both.
 What is bounded under a loose limit is bounded under every tighter one.
 
-Small problems are solved anew within every limit, from tight to loose: each starts from the plans met before, which
-keep within it too, and looks for what undercuts them, until it is proven to `front_gap`.
+Small problems are solved anew within every limit, from loose to tight, but for limits that the plan of a looser one
+keeps, if that is proven. Each search looks for what undercuts the plans met before that keep within its limit, until it
+is proven to `front_gap`.
 
     limit_k = least * (most / least) ^ (k / (points - 1))       k = 1 .. points - 2
 
-`most` is the peak of the fastest plan within the task's own limit, `least` the smallest peak of a program found, by
-halving what lies between `most` and the least that the Problem needs.
+`most` is the peak of the fastest plan within the task's own limit, `least` the smallest peak of a program that is met
+(`memory_loop.least_memory`).
 
 On large ones that would take minutes, and so it would where plans may recompute. There choices and bounds for all
 limits come of one curve (`along`, `solve.curve`), and the limits are the peaks of programs of these choices: the
@@ -31,13 +32,14 @@ from autopar.search.best_bound_first import TIE, RaceResult, race
 from autopar.search.explain_infeasible import explained, refusal
 from autopar.search.front_curve import FrontCurve, Lane, Point
 from autopar.search.front_recompute import FrontAgain
+from autopar.search.memory_loop import least_memory
 from autopar.search.mesh_context import MeshContext
 from autopar.search.mesh_search import MeshSearch
 from autopar.search.recompute import may_recompute
 from autopar.search.search import announced, contained, find_at, nameable, settled
 from autopar.search.task import Planned, Task, begun
+from autopar.search.tried import peak_of
 
-_HALVINGS = 4
 _CP_SAT_WORK = 1.0
 
 
@@ -144,17 +146,19 @@ def _others(sweeps: Sequence[_Sweep], fastest: Planned, points: int) -> Iterator
     if stop.is_over:
         return
 
-    found = list[Point]()
     most = fastest.account.peak_memory_bytes
-    for point in _lowest(sweeps, most):
-        found.append(point)
-        yield point
-
-    least = min([most, *(point.planned.account.peak_memory_bytes for point in found)])
-    for limit in limits(least, most, points)[1:-1]:
+    smallest = [planned for sweep in sweeps for planned in sweep.smallest()]
+    least = min([most, *map(peak_of, smallest)])
+    enough = sweeps[0].task.options.gap_tolerance
+    last = fastest
+    for limit in reversed(limits(least, most, points)[:-1]):
         if stop.is_over:
             return
-        yield _best(sweeps, limit)
+        if peak_of(last) <= limit and last.plan.gap <= enough:
+            continue  # nothing undercuts the plan within a looser limit, which keeps within this one
+        point = _best(sweeps, limit)
+        last = point.planned
+        yield replace(point, limit_bytes=peak_of(last))
 
 
 def _peaks(sweeps: Sequence[_Sweep], fastest: Planned, points: int) -> Iterator[int]:
@@ -180,27 +184,6 @@ def _content(task: Task) -> Task:
         solve, max_rounds=min(1, solve.max_rounds), cp_sat_work=min(_CP_SAT_WORK, solve.cp_sat_work)
     )
     return replace(task, options=replace(task.options, solve=solve, gap_tolerance=wanted))
-
-
-def _lowest(sweeps: Sequence[_Sweep], most: int) -> list[Point]:
-    """Points of little memory: the range between what the Problem needs at least and the least found is halved.
-
-    The program holds more than the Problem counts, so the least peak of the one need not be that of the other.
-    """
-    low = min(sweep.least_peak_bytes() for sweep in sweeps)
-    high = most
-    found: list[Point] = []
-    for _ in range(_HALVINGS):
-        middle = max(1, int((low * high) ** 0.5))
-        if middle <= low or middle >= high:
-            break
-        try:
-            found.append(_best(sweeps, middle))
-            high = min(high, found[-1].planned.account.peak_memory_bytes)
-        except (NoFeasiblePlan, Unsolved):
-            low = middle
-
-    return found
 
 
 def _spread(points: Sequence[Point], count: int) -> tuple[Point, ...]:
@@ -384,19 +367,17 @@ class _Sweep:
                     continue
         return found
 
-    def least_peak_bytes(self) -> float:
-        """The least peak that the Problem counts, on the meshes whose plans are not all among another's; inf: none."""
+    def smallest(self) -> Iterator[Planned]:
+        """The plans of the smallest peaks met, one of each mesh whose plans are not all among another's."""
         covered = {n for inside in self.inside for n in inside}
-        peaks: list[float] = []
         for place in (place for n, place in enumerate(self.places) if n not in covered):
             try:
-                attempt, _ = place.free()
+                attempt, free = place.free()
             except (NoFeasiblePlan, Unsolved, InvalidConstraint):
                 continue
-            if (planned := attempt.least()) is not None:
-                self.met.append(planned)
-                peaks.append(planned.counted_bytes)
-        return min(peaks, default=inf)
+            found, _ = least_memory(attempt, free)
+            self.met.append(replace(found, problem=attempt.problem(float(peak_of(found)))))
+            yield self.met[-1]
 
     def _fitting(self, limit: int | None) -> list[Planned]:
         return [p for p in self.met if limit is None or p.account.peak_memory_bytes <= limit]

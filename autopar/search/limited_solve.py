@@ -37,8 +37,6 @@ from autopar.solve import (
     clashing,
     solve,
 )
-from autopar.solve.cp_sat.bottleneck import least_peak
-from autopar.solve.problem.problem import objective
 
 FEW_ENTRIES = 30_000
 """Entries of all edges of a problem that is solved fully within every limit, and for an error's figures alone."""
@@ -191,16 +189,6 @@ class LimitedSolve:
         """The Problem's node that an operator's strategy is chosen by."""
         return self.ground.space.operator_variables[op]
 
-    def least(self) -> Planned | None:
-        """The cheapest plan of the least peak that the Problem counts, as far as found; its bound is for that peak."""
-        problem = self.problem(0.0)
-        with self.task.stop.current():
-            found = least_peak(problem, self.task.options.solver)
-        if found.choice is None:
-            return None
-        self.met.append(Solution(found.choice, objective(problem, found.choice), -inf, found.peak))
-        return self.solve(found.peak)
-
     def _cheapest_within(self, limit_bytes: float) -> Solution | None:
         """The cheapest of the solutions met under other limits that keeps within this one too."""
         fitting = [solution for solution in self.met if solution.peak <= limit_bytes]
@@ -282,8 +270,9 @@ class LimitedSolve:
         least = min(self.met, key=lambda solution: solution.peak, default=None)
         ground = self.ground
         moments = None
-        if least is not None and limit_bytes is not None:
-            moments = Moments(ground.graph, ground.flow, ground.space, problem, least.choice)
+        if limit_bytes is not None:
+            choice = None if least is None else least.choice
+            moments = Moments(ground.graph, ground.flow, ground.space, problem, choice)
 
         return blame(found, self._as_written(), moments)
 

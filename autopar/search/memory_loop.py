@@ -369,26 +369,33 @@ def within_less(attempt: LimitedSolve, free: Planned, focus: Focus) -> Callable[
     return search
 
 
+def least_memory(attempt: LimitedSolve, planned: Planned) -> tuple[Planned, float]:
+    """The plan of the smallest peak that is met, `planned` at worst, and what no plan's peak is below.
+
+    Where things repeat, it is one of the plans that place alike what does, and nothing is proven.
+    """
+    equal = equally(attempt) if entries_of(attempt) > FEW_ENTRIES else None
+    tried = Tried(equal or attempt, 0, planned)
+    try:
+        search = within_less(
+            tried.attempt, planned, focused(tried.attempt, tried.attempt.problem(0.0))
+        )
+    except Infeasible:
+        return planned, 0.0
+
+    least = descend(tried, search)
+    if equal is not None:
+        attempt.met.extend(map(equal.lifted, equal.met))
+    return tried.smallest, 0.0 if equal else least
+
+
 def nothing_fits(
     attempt: LimitedSolve, limit: int, planned: Planned, least_bytes: float | None
 ) -> NothingFits:
     """That it is proven that nothing fits in `limit`; `planned` has the smallest peak that is known so far.
 
-    A smaller one is looked for if the user is told: where things repeat, among plans that place alike what does.
+    A smaller one is looked for if the user is told.
     """
-
-    def smallest() -> tuple[Planned, float]:
-        equal = equally(attempt) if entries_of(attempt) > FEW_ENTRIES else None
-        tried = Tried(equal or attempt, 0, planned)
-        try:
-            search = within_less(
-                tried.attempt, planned, focused(tried.attempt, tried.attempt.problem(0.0))
-            )
-        except Infeasible:
-            return planned, 0.0
-        least = descend(tried, search)
-        return tried.smallest, 0.0 if equal else least
-
-    return NothingFits(
-        attempt.where, limit, planned, least_bytes, smallest, partial(attempt.clash, float(limit))
-    )
+    look = partial(least_memory, attempt, planned)
+    clash = partial(attempt.clash, float(limit))
+    return NothingFits(attempt.where, limit, planned, least_bytes, look, clash)

@@ -90,6 +90,13 @@ def test_memory_alone() -> None:
     )
 
 
+def test_memory_is_to_blame_where_no_choice_was_met() -> None:
+    """As the time was up before: which operators clash with the limit is known, not what they hold."""
+    at_once = autopar.SearchOptions(solve=autopar.SolveOptions(time_limit_s=0))
+    told = refused(2**16, options=at_once)
+    assert re.search(r"No constraint is to blame, but the memory limit at \w+ \(\S*\)\. ", told)
+
+
 def test_a_constraint_of_the_mode_says_so() -> None:
     told = refused(6 * MEBI, mode="data_parallel")
     assert clash_of(told) == "replicate(<inputs that are not data>) (of mode 'data_parallel')"
@@ -99,8 +106,10 @@ def test_sentences() -> None:
     """Constraints that clash without memory; and what is told where nothing, or not all, was found out."""
     told = blame(Clash((0, 2), (), True, True), ["pin(a)", "pin(b)", "tie(a, c)"], None)
     assert told == "These clash: pin(a); tie(a, c). Nothing less clashes."
+    told = blame(Clash((0, 1), (), True, False), ["pin(a)", "pin(b)"], None)
+    assert told.endswith("Without any one of these the others can be had.")
     assert blame(Clash((1,), (), True, False), ["x", "pin(b)"], None).endswith(
-        "the others can be had."
+        "pin(b). That alone is too much."
     )
     assert blame(Clash((0, 1), (), False, False), ["x", "y"], None).endswith(
         "Possibly not all of these are needed."

@@ -27,7 +27,7 @@ from autopar.search import limited_solve, mesh_context
 from autopar.solve import Edge, Infeasible, NothingCheaper, Problem, solve, verify
 from autopar.solve.certificate.proof import Exhaust
 from autopar.solve.cp_sat.finish import solver_of
-from autopar.solve.cp_sat.interrupt import run
+from autopar.solve.cp_sat.library import run
 from tests.solve.draw import tangled
 
 PARAMS = [jax.ShapeDtypeStruct((128, 128), jnp.float32) for _ in range(3)]

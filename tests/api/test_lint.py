@@ -195,6 +195,7 @@ def test_a_shard_map_is_compared_with_the_plan_of_the_same_function_without() ->
     found = autopar.lint(jax.jit(mapped), *shapes, plain=jnp.matmul, cluster="cpu8")
     (one,) = [one for one in found.findings if one.kind == "redistribution"]
     assert (one.plan_size_bytes, one.size_bytes) == (0, 64 * 512 * 4)
+    assert "it is written so by hand" in one.message
     with pytest.raises(
         SignatureMismatch, match=r"plain gives float32\[64, 512\].*float32\[4096, 5"
     ):

@@ -397,3 +397,15 @@ def test_what_is_carried_is_gone_after_a_call_and_the_rest_is_not(tmp_path: Path
     (donated, not_donated), _ = compiled.lower(PARAMS, X).args_info
     assert all(leaf.donated for leaf in jax.tree.leaves(donated))
     assert not not_donated.donated
+
+
+def test_of_a_state_that_is_carried_in_part_the_rest_stays() -> None:
+    def fn(state: Any, x: Any) -> Any:
+        return {"w": state["w"] + x.T @ jnp.tanh(x @ state["w"] + state["b"])}
+
+    compiled = autopar.compile(fn, cluster=SLOW, mesh=MESH, donate_argnums="carried")
+    state = arrays(PARAMS)
+    assert_same(compiled(state, X), jax.jit(fn)(PARAMS, X))
+    assert [state[name].is_deleted() for name in "wb"] == [True, False]
+    given, _ = compiled.lower(PARAMS, X).args_info
+    assert not any(leaf.donated for leaf in jax.tree.leaves(given))

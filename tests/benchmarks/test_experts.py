@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,9 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
+from benchmarks.ahead_of_time import Session, parser_of
 from benchmarks.compiled_collectives import Made
-from benchmarks.experts import CASES, Result, Row, read_results
+from benchmarks.experts import CASES, Result, Row
 from benchmarks.experts_layouts import fsdp, fsdp_experts, megatron
 
 
@@ -69,9 +69,12 @@ def test_a_plan_is_compared_with_the_fastest_by_hand_at_no_more_memory() -> None
     assert Result("", "", "", rivals).own is None
 
 
-def test_results_come_back_from_their_file_but_for_those_that_lack_rows(tmp_path: Path) -> None:
+def test_results_come_back_from_their_file(tmp_path: Path) -> None:
     whole = Result("mlp", "MLP", "", (row("a", 2.0, 10), row("autopar", 0.5, 200, 0.5)), ("why",))
-    results = (whole, replace(whole, case="gan", reason="cut off"))
+    results = [whole, replace(whole, case="gan", reason="cut off")]
     file = tmp_path / "experts.json"
-    file.write_text(json.dumps({"results": [asdict(one) for one in results]}))
-    assert read_results(file) == {"mlp": whole}
+    options = parser_of("").parse_args(["--json", str(file), "--resume", str(file)])
+    session = Session("experts", options, "")
+    for one in results:
+        session.add(one)
+    assert session.known(Result) == results

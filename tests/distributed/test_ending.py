@@ -44,6 +44,7 @@ def ended(body: str) -> tuple[int, str, str]:
     [
         ("sys.exit(7)", 7, ""),
         ("sys.exit(-1)", 255, ""),
+        ("exit(8)", 8, ""),
         ("sys.exit('no data')", 1, "no data\n"),
         ("raise ValueError('lost')", 1, "ValueError: lost\n"),
         ("raise ConnectionError", 1, "ConnectionError\n"),

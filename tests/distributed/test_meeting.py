@@ -99,7 +99,13 @@ def test_of_two_that_have_one_number_the_last_has_it(port: int) -> None:
 def test_what_speaks_otherwise_is_left_alone(port: int) -> None:
     with ThreadPoolExecutor() as pool:
         zero = pool.submit(came, port, 0, 2)
-        for line in (b"GET / HTTP/1.1\r\n\r\n", b"[1]\n", b"{}\n", b'{"number": true}\n'):
+        for line in (
+            b"GET / HTTP/1.1\r\n\r\n",
+            b"[1]\n",
+            b"{}\n",
+            b'{"number": true}\n',
+            b'{"number": 0, "count": 2}\n',
+        ):
             with connected(port) as other:
                 other.sendall(line)
                 other.shutdown(socket.SHUT_WR)

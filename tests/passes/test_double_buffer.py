@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -22,11 +23,20 @@ from autopar.core.strategy import Strategy
 from autopar.emit.local.localize import localize
 from autopar.errors import PlanFileError
 from autopar.memory.account import lives_of
-from autopar.passes.double_buffer import Prices, double_buffered, most_buffered
+from autopar.passes.double_buffer import (
+    Prices,
+    double_buffered,
+    in_flight_bytes,
+    largest_in_flight,
+    most_buffered,
+)
+from autopar.passes.rounds import Rounds
 from autopar.passes.verify import verify
 from autopar.report.summary import step_time_s
+from autopar.search.double_buffering import with_double_buffers
 from autopar.search.limited_solve import lives_in
 from autopar.search.search import restore
+from autopar.search.task import Planned
 from tests.equivalence.cases import MESHES, Case, assert_equal, with_permutes
 from tests.equivalence.check import run
 from tests.equivalence.draw import local_plan
@@ -120,6 +130,39 @@ def test_what_runs_ahead_is_gathered_for_the_next_round(plan: Plan) -> None:
     assert inside == {"all_gather", "all_reduce"}
 
 
+def copies(program: ShardedProgram) -> int:
+    """How many values are copied into their carries."""
+    moves = [i for i in program.instructions if isinstance(i, Move)]
+    return sum(move.reason == "carried into the next round" for move in moves)
+
+
+def test_a_carry_is_copied_unless_its_memory_is_free(plan: Plan) -> None:
+    """What is gathered is read until the next is there; what is reduced in front of its maker has been read by then."""
+    program = plan.bound.planned.program
+    (most,) = most_buffered(program)
+    for op_s, behind in ((0.0, 2), (1.0, 0)):
+        prices = Prices(lambda *_: 0.0, lambda *_, seconds=op_s: seconds)
+        for chosen, count in ((most._replace(behind=0), 2), (most._replace(ahead=0), behind)):
+            found = double_buffered(program, (chosen,), prices)
+            verify(found)
+            assert copies(found) == count
+
+
+def test_in_flight_are_operands_and_a_copy_of_the_larger_side(plan: Plan) -> None:
+    program = plan.bound.planned.program
+    (most,) = most_buffered(program)
+    whole = WIDTH * HIDDEN * 4
+    gathered = whole + whole // 8
+    for chosen, held in (
+        (most, 2 * gathered + 4 * whole),
+        (most._replace(ahead=1, behind=0), gathered),
+        (most._replace(ahead=0, behind=1), 2 * whole),
+    ):
+        assert in_flight_bytes(program, (chosen,)) == held
+    assert in_flight_bytes(program, ()) == 0
+    assert largest_in_flight(program) == 3 * whole
+
+
 def test_a_file_keeps_it(plan: Plan, tmp_path: Any) -> None:
     (most,) = most_buffered(plan.bound.planned.program)
     found = buffered(plan, most)
@@ -200,17 +243,30 @@ def drawn_programs(case: Case, mesh: str, seed: int) -> list[ShardedProgram]:
     program = case.program(local_plan(case, case.space(MESHES[mesh]), seed, 0.8))
     prices = Prices(with_permutes, lambda *_: 1e-7 * (seed % 2))
     (most,) = most_buffered(program) or (DoubleBuffered(0, 0, 0),)
-    few = most._replace(ahead=min(most.ahead, 1), behind=min(most.behind, 1))
-    return [program, *(double_buffered(program, (chosen,), prices) for chosen in (most, few))]
+    chosen = (most, one_each(most))
+    return [program, *(double_buffered(program, (one,), prices) for one in chosen)]
+
+
+def one_each(most: DoubleBuffered) -> DoubleBuffered:
+    """One ahead and one behind, if there are any."""
+    return most._replace(ahead=min(most.ahead, 1), behind=min(most.behind, 1))
 
 
 def test_collectives_of_any_plan_may_be_of_another_round(many_ways: Case) -> None:
+    """So many as are chosen run once more, those first that are needed first."""
     buffered = 0
     for seed in range(8):
-        program, *others = drawn_programs(many_ways, "2x2x2", seed)
-        for other in others:
-            verify(other)
-            buffered += len(other.instructions) > len(program.instructions)
+        program, every, few = drawn_programs(many_ways, "2x2x2", seed)
+        for most in most_buffered(program):
+            for other, chosen in ((every, most), (few, one_each(most))):
+                verify(other)
+                assert runs(other) == runs(program) + chosen.ahead + chosen.behind
+                buffered += 1
+
+            rounds = Rounds(program, program.tree[most.region])
+            readers = [rounds.reading(n) for n in rounds.ahead]
+            needed = [min(at) for at in readers if rounds.early.isdisjoint(at)]
+            assert needed == sorted(needed)
     assert buffered >= 12
 
 
@@ -226,6 +282,38 @@ def test_values_of_any_plan_stay(many_ways: Case, mesh: str) -> None:
 def of_kind(program: ShardedProgram, kind: str) -> list[Compute]:
     """The operators of a kind."""
     return [i for i in program.instructions if isinstance(i, Compute) and i.op.kind == kind]
+
+
+def scheduled(seconds: dict[tuple[int, int], float], exposed_s: float, plan: Plan) -> Planned:
+    """What is chosen where a step takes so long by what runs ahead and behind, 2 % less with room for a collective."""
+    raw = plan.bound.planned
+    planned = replace(raw, task=replace(raw.task, memory_limit_bytes=None))
+    (most,) = most_buffered(raw.program)
+
+    def schedule(tried: Planned) -> Any:
+        chosen = tried.plan.double_buffered or (DoubleBuffered(most.region, 0, 0),)
+        flying = in_flight_bytes(raw.program, chosen)
+        has_room = tried.plan.in_flight_bytes > flying
+        taken_s = seconds[chosen[0].ahead, chosen[0].behind] - 0.02 * has_room
+        event = SimpleNamespace(communicates=True, region=most.region, weight_s=exposed_s)
+        return SimpleNamespace(makespan_s=taken_s, events=[event])
+
+    return with_double_buffers(planned, schedule)
+
+
+@pytest.mark.parametrize(("last_s", "behind"), [(0.85, 2), (0.8992, 0)])
+def test_what_saves_a_thousandth_of_a_step_is_taken(plan: Plan, last_s: float, behind: int) -> None:
+    seconds = {(0, 0): 1.0, (1, 0): 0.9, (2, 0): 0.95, (1, 1): 0.8995, (1, 2): last_s}
+    found = scheduled(seconds, 0.1, plan)
+    (chosen,) = found.plan.double_buffered or ()
+    assert (chosen.ahead, chosen.behind) == (1, behind)
+    room = largest_in_flight(plan.bound.planned.program)
+    flying = in_flight_bytes(plan.bound.planned.program, (chosen,))
+    assert found.plan.in_flight_bytes == found.account.in_flight_bytes == room + flying
+
+
+def test_loops_that_expose_less_are_left_as_they_are(plan: Plan) -> None:
+    assert scheduled({(0, 0): 1.0}, 5e-4, plan).plan.double_buffered is None
 
 
 def one_product(weights: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:

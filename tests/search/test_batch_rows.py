@@ -76,9 +76,9 @@ def test_rows_are_split_where_that_costs_next_to_nothing(unlooked: Any) -> None:
 
 
 def test_rows_stay_whole_where_that_costs_more_or_is_asked_for(unlooked: Any) -> None:
-    plan = planned(1e-5)
+    plan = planned(1e-7)  # 0.3 %, within the gap tolerance
     assert tokens_of(plan) == "[-, -]"
-    assert plan.objective_s == unlooked(1e-5).objective_s
+    assert plan.objective_s == unlooked(1e-7).objective_s
     assert tokens_of(planned(1e-9, constraints=[autopar.replicate("tokens")])) == "[-, -]"
     best = planned(1e-9, options=autopar.SearchOptions(gap_tolerance=0))
     assert (tokens_of(best), best.gap) == ("[-, -]", 0)

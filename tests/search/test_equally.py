@@ -88,12 +88,14 @@ def test_within_a_limit_they_lie_alike_where_it_costs_little(
 def test_where_nothing_fits_the_least_that_any_plan_needs_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(memory_limit, "FEW_ENTRIES", 0)
+    for module in (memory_loop, memory_limit):
+        monkeypatch.setattr(module, "FEW_ENTRIES", 0)
     monkeypatch.setattr(memory_limit, "_MOST_WHOLE", 0)
     with pytest.raises(
         NoFeasiblePlan, match=r"any plan needs [\d.]+ KiB. No constraint is to blame"
     ) as refused:
         find_plan(replace(task(), memory_limit_bytes=50_000), [FOUR])
+    assert "where the choice of least memory holds" in str(refused.value)
     assert refused.value.min_peak_bytes is not None
     found = find_plan(replace(task(), memory_limit_bytes=refused.value.min_peak_bytes), [FOUR])
     assert found.account.peak_memory_bytes <= refused.value.min_peak_bytes

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise, product
 from typing import Any
 
@@ -297,15 +298,15 @@ def test_an_interrupted_front_is_the_points_found_so_far(
     task = task_of(fn, shapes, cluster_of(4, bandwidth))
     whole, calls = find_front([task], [FOUR], 6), 0
 
-    def interrupted(*args: Any) -> Point:
+    def interrupted(best: Callable[..., Point], *args: Any) -> Point:
         nonlocal calls
         calls += 1
         if calls > 2:
             raise KeyboardInterrupt
         return best(*args)
 
-    best = front_module._best
-    monkeypatch.setattr(front_module, "_best", interrupted)
+    for name in ("_best", "_best_along"):
+        monkeypatch.setattr(front_module, name, partial(interrupted, getattr(front_module, name)))
     found = find_front([task], [FOUR], 6)
     assert 1 <= len(found) <= 2 < len(whole)
     assert all(point.planned.plan.stopped == "the keyboard" for point in found)

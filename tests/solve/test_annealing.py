@@ -125,20 +125,20 @@ def with_scarce_memory(rng: np.random.Generator) -> Problem:
     return Problem(free.node_costs, free.edges, free.usages, limit)
 
 
-def test_annealing_finds_the_optimum_within_a_limit() -> None:
+@pytest.mark.quick_share(3)
+@pytest.mark.parametrize("seed", range(5))
+def test_annealing_finds_the_optimum_within_a_limit(seed: int) -> None:
     """Where the cheapest choice does not fit; all are tried."""
-    rng = np.random.default_rng(3)
-    for _ in range(5):
-        problem = with_scarce_memory(rng)
-        flat, best = flat_of(problem), optimum(problem)
-        heat, start = 0.3 * best / 7, np.zeros(7, dtype=np.intp)
-        found = [
-            anneal(
-                flat, np.zeros(flat.memory.rows), Cooling(start, heat, 400, 0, each), lambda _: True
-            )[1]
-            for each in (False, True)
-        ]
-        assert min(found) == pytest.approx(best)
+    problem = with_scarce_memory(np.random.default_rng(seed))
+    flat, best = flat_of(problem), optimum(problem)
+    heat, start = 0.3 * best / 7, np.zeros(7, dtype=np.intp)
+    found = [
+        anneal(
+            flat, np.zeros(flat.memory.rows), Cooling(start, heat, 400, 0, each), lambda _: True
+        )[1]
+        for each in (False, True)
+    ]
+    assert min(found) == pytest.approx(best)
 
 
 @settings(max_examples=100, deadline=None)
@@ -166,28 +166,28 @@ def test_walks_never_leave_the_limit_and_cost_what_is_said(
         assert peak_of(problem, found) <= limit * (1 + 1e-9)
 
 
-def test_walks_find_the_optimum_within_a_limit() -> None:
+@pytest.mark.quick_share(3)
+@pytest.mark.parametrize("seed", range(5))
+def test_walks_find_the_optimum_within_a_limit(seed: int) -> None:
     """The best of a few walks from any choice that fits, where re-solves without prices would exceed the limit."""
-    rng = np.random.default_rng(4)
-    for _ in range(5):
-        problem = with_scarce_memory(rng)
-        flat, best = flat_of(problem), optimum(problem)
-        start = next(
-            c
-            for c in choices(problem)
-            if peak_of(problem, c) <= limit_of(problem) and cost_of(problem, c) < np.inf
-        )
-        found = [
-            search_regions(
-                flat,
-                np.zeros(flat.memory.rows),
-                Walk(np.array(start), heat, 2000, seed),
-                lambda _: True,
-            )[1]
-            for heat in (0.1 * best, 3 * best)
-            for seed in range(3)
-        ]
-        assert min(found) == pytest.approx(best)
+    problem = with_scarce_memory(np.random.default_rng(seed))
+    flat, best = flat_of(problem), optimum(problem)
+    start = next(
+        c
+        for c in choices(problem)
+        if peak_of(problem, c) <= limit_of(problem) and cost_of(problem, c) < np.inf
+    )
+    found = [
+        search_regions(
+            flat,
+            np.zeros(flat.memory.rows),
+            Walk(np.array(start), heat, 2000, seed),
+            lambda _: True,
+        )[1]
+        for heat in (0.1 * best, 3 * best)
+        for seed in range(3)
+    ]
+    assert min(found) == pytest.approx(best)
 
 
 def test_a_walk_ends_when_told() -> None:

@@ -19,7 +19,7 @@ from tests.solve.oracle import cost_of, optimum, peak_of
 
 WAYS = {
     "default": SolveOptions(),
-    "windows above messages": SolveOptions(max_table_entries=9, max_sweeps=12),
+    "small tables": SolveOptions(max_table_entries=9, max_sweeps=12),
     "rounds": SolveOptions(
         max_table_entries=1, max_sweeps=12, max_cp_sat_entries=1, anneal_passes=30
     ),
@@ -105,7 +105,7 @@ def test_what_is_said_of_wide_problems_is_true(
     assert limit is None or calls["settle"] >= 3
 
 
-@pytest.mark.quick_share(2)
+@pytest.mark.quick_share(4)
 @pytest.mark.parametrize("limit", LIMITS)
 def test_what_is_said_after_windows_that_leave_few_pairs_is_true(
     limit: float | None, monkeypatch: pytest.MonkeyPatch
@@ -156,7 +156,6 @@ def test_the_same_again(way: str) -> None:
 @pytest.mark.parametrize(
     ("way", "limit", "functions"),
     [
-        ("windows above messages", None, ["eliminated"]),
         ("rounds", None, ["fixed_in_windows"]),
         ("rounds", None, ["in_rounds", "_narrowed", "_inside"]),
         ("rounds", 0.35, ["close_to", "_mixture_of", "in_rounds", "_inside"]),

@@ -152,7 +152,13 @@ def test_prices_before_reductions_are_where_the_core_begins() -> None:
     problem, begun = scarce(1), list[np.ndarray]()
     price = Ascent.price
     options = SolveOptions(
-        max_table_entries=64, max_total_entries=64, max_cp_sat_entries=0, anneal_passes=5
+        max_table_entries=64,
+        max_total_entries=64,
+        max_cp_sat_entries=0,
+        max_rounds=1,
+        max_sweeps=60,
+        anneal_passes=5,
+        branch_entries=0,
     )
     with patch.object(
         Ascent, "price", lambda self, prices: (begun.append(prices), price(self, prices))[1]

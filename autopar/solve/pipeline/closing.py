@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from autopar.solve.certificate.proof import FREE, Forbid
-from autopar.solve.elimination.bucket_elimination import NOTHING, eliminated, lifted
+from autopar.solve.elimination.bucket_elimination import lifted
 from autopar.solve.fixing.fixed_point import fixed_in_window, fixed_in_windows
 from autopar.solve.pipeline.stage import MAX_DEPTH, SolveStage, SolveState, edge_entries
 from autopar.solve.primal.crossover import (
@@ -23,7 +23,6 @@ from autopar.solve.problem.incumbent import Inner, offer
 from autopar.solve.problem.reduction import Choice, kept, restrict
 from autopar.solve.trws.ascent import Ascent
 
-_CLOSE = (1e-6, 1e-5, 1e-4, 1e-3)  # of the bound: windows eliminated as long as they fit
 _NEARLY = 1e-5  # of the bound: a tiled choice as close is worth a proof
 _MIXTURE_PASSES = 100  # of annealing: few strategies are left, more passes find nothing better
 _MIXTURE_WORK = 0.1  # of CP-SAT's
@@ -125,31 +124,6 @@ def _mixture_of(choices: Sequence[Choice], state: SolveState) -> SolveState:
     return state.met(best)
 
 
-def _windows_eliminated(state: SolveState) -> SolveState:
-    """After windows above the bound, wider and wider, were eliminated as long as that fits."""
-    certificate = state.certificate
-    watch = state.watch
-    options = state.options
-    gap = state.known.cutoff - certificate.bound
-    for guess in (_NEARLY,) if gap <= _NEARLY * abs(certificate.bound) else _CLOSE:
-        window = min(guess * abs(certificate.bound), state.known.cutoff - certificate.bound)
-        keep = certificate.keep(window)
-        found = replace(NOTHING, proof=(certificate.exceed(kept(keep)),))
-        if all(mask.any() for mask in keep):
-            reduction = restrict(certificate.problem, keep, certificate.exceed)
-            inside = eliminated(reduction.problem, options, options.max_cp_sat_entries)
-            if inside is None:
-                return state
-            found = lifted(reduction, inside)
-        watch.raise_bound(min(found.bound, certificate.bound + window), found.proof)
-        state = state.after(replace(found, bound=min(found.objective, certificate.bound + window)))
-        offer(state.known.best.choice, watch)
-        if not state.known.is_left:
-            return state
-
-    return state
-
-
 def _annealed_near(state: SolveState) -> SolveState:
     """After annealing of the strategies of the best choice and those of little excess."""
     choice = state.known.best.choice
@@ -215,12 +189,6 @@ CROSSOVER_ELIMINATED = SolveStage(
     _met_mixed,
 )
 FIXED_POINT = SolveStage("reduced-cost fixing", "fixing.fixed_point", lambda s: s.is_free, _fixed)
-NARROW_WINDOWS = SolveStage(
-    "elimination of narrow windows",
-    "fixing.narrow_windows",
-    lambda s: not s.is_priced,
-    _windows_eliminated,
-)
 CROSSOVER = SolveStage(
     "crossover", "primal.crossover", lambda s: s.is_priced and s.is_narrow, _mixed
 )

@@ -24,10 +24,9 @@ from autopar.solve.trws.ascent import Answer, Ascent, is_closed
 STAGES: tuple[SolveStage[SolveState], ...] = (
     messages.FIRST_CHOICE,
     messages.MESSAGES,
-    closing.FEW_ANNEALED,
     closing.CROSSOVER_ELIMINATED,
     closing.FIXED_POINT,
-    closing.NARROW_WINDOWS,
+    closing.FEW_ANNEALED,
     closing.CROSSOVER,
     closing.CROSSOVER_ANNEALED,
     closing.CROSSOVER_CLOSE,

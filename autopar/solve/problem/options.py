@@ -72,13 +72,11 @@ class FixingOptions:
 
     Attributes:
       fixed_point: what lies within a window above the bound is cut, reduced and swept, in turn.
-      narrow_windows: what lies close above the bound is eliminated, in wider and wider windows.
       frustrated_cycles: nodes that do not fit together are looked for, to be merged.
       node_merging: nodes are merged where few pairs are left of an edge.
     """
 
     fixed_point: bool = True
-    narrow_windows: bool = True
     frustrated_cycles: bool = True
     node_merging: bool = True
 

@@ -125,6 +125,7 @@ def same_everywhere(
             f"whole value. If they are each process's own rows, make one array of them by "
             f"jax.make_array_from_process_local_data(sharding, rows), with plan.in_shardings() and plan.in_slices()."
         )
+
     return [
         hosts[n] if n in hosts and not is_key(value) else value for n, value in enumerate(values)
     ]

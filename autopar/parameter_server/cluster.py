@@ -84,6 +84,7 @@ def head(address: str, timeout_s: float) -> Generator[None]:
     options += [f"--object-store-memory={OBJECT_STORE_BYTES}"]
     if host not in LOOPBACK:
         options.append(f"--node-ip-address={host}")
+
     command = [*_RAY, "start", "--head", "--block", *options]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True

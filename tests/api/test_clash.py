@@ -94,7 +94,9 @@ def test_memory_is_to_blame_where_no_choice_was_met() -> None:
     """As the time was up before: which operators clash with the limit is known, not what they hold."""
     at_once = autopar.SearchOptions(solve=autopar.SolveOptions(time_limit_s=0))
     told = refused(2**16, options=at_once)
-    assert re.search(r"No constraint is to blame, but the memory limit at \w+ \(\S*\)\. ", told)
+    assert re.search(
+        r"No constraint is to blame, but the memory limit at \w+ \(\S* \(loss\)\)\. ", told
+    )
 
 
 def test_a_constraint_of_the_mode_says_so() -> None:

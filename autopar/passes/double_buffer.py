@@ -159,6 +159,7 @@ class _Rewrite:
         slices = {*rounds.slices.values()}
         read = set(self.passed_on)
         found: set[int] = set()
+
         for n, one in rounds.of(rounds.span[::-1]):
             serves = n in rounds.early or n in slices
             if n not in replaced and not (serves and read.isdisjoint(one.outs)):

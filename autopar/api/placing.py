@@ -136,7 +136,8 @@ def abstract(bound: Bound, argument: Selector, devices: Sequence[Any]) -> Any:
 
 def _placed(bound: Bound, slot: Slot, tree: Any, devices: Sequence[Any]) -> Any:
     slot.check("place", tree)
-    leaves, structure = untyped_jax.tree_util.tree_flatten(tree)
+    flat, structure = untyped_jax.tree_util.tree_flatten(tree)
+    leaves: list[Any] = flat
     first = {id(leaf): n for n, leaf in reversed(list(enumerate(leaves)))}
     again = [n for n, leaf in enumerate(leaves) if first[id(leaf)] != n]
     if spans_processes(devices):

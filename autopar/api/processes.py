@@ -115,6 +115,7 @@ def same_everywhere(
     hosts = {n: on_host(value) for n, value in enumerate(values) if not is_over_processes(value)}
     if not hosts:
         return list(values)
+
     digests = b"".join(digest(hosts[n]) if n in hosts else _NOT_HOST for n in range(len(values)))
     summaries = gathered_rows(sha256(digests).digest(), devices)
     if len(set(summaries.values())) > 1:

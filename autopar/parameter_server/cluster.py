@@ -79,6 +79,7 @@ def head(address: str, timeout_s: float) -> Generator[None]:
     ray()
     if _answers(host, port):
         raise InvalidJob(f"{address}: something listens there already; take another port")
+
     _make_token()
     options = [f"--port={port}", "--include-dashboard=false", "--disable-usage-stats"]
     options += [f"--object-store-memory={OBJECT_STORE_BYTES}"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -226,11 +227,13 @@ def _alive(program: ShardedProgram, last: Ints, over: Mapping[int, int]) -> tupl
 def _until_late(program: ShardedProgram, count: int) -> Ints:
     """For each of so many values until when products that only the update waits for may read it; -1 if none reads it.
 
-    That is when the product after the next one in their region begins.
+    That is when the product after the next one in their region begins; what holds products, as loops do, is one there,
+    and goes on to the last of them.
     """
     found = np.full(count, -1, dtype=np.intp)
     needed = np.zeros(count, dtype=np.bool_)
     following: dict[int | None, tuple[int, int]] = {}
+    ended: set[int | None] = {None}
     for position in range(len(program.instructions) - 1, -1, -1):
         one = program.instructions[position]
         ins = [*one.ins]
@@ -245,6 +248,13 @@ def _until_late(program: ShardedProgram, count: int) -> Ints:
             if one.op.phase == "backward" and not is_needed:
                 found[ins] = np.maximum(found[ins], second)
             following[one.region] = (position, first)
+            for inner in takewhile(
+                lambda region: region not in ended, program.tree.path(one.region)
+            ):
+                outer = program.tree.parent(inner)
+                first, _ = following.get(outer, (position, position))
+                following[outer] = (position, first)
+            ended.update(program.tree.path(one.region))
 
     return found
 

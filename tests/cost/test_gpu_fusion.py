@@ -233,6 +233,39 @@ def test_gradients_of_weights_wait_for_those_of_activations() -> None:
     assert backward[2] < until <= backward[3]
 
 
+def test_gradients_of_weights_wait_for_loops() -> None:
+    """What those of a head read lives through the backward pass of the layers before it."""
+
+    def loss(w: Any, x: jax.Array) -> jax.Array:
+        layers, head = w
+        x, _ = jax.lax.scan(lambda x, layer: (jnp.sin(x @ layer), None), x, layers)
+        return jnp.square(x @ head).sum()
+
+    w = tuple(jax.ShapeDtypeStruct(s, jnp.bfloat16) for s in ((3, 256, 256), (256, 512)))
+    x = jax.ShapeDtypeStruct((4096, 256), jnp.bfloat16)
+    planned = autopar.plan(
+        lambda w, x: jax.tree.map(lambda p, g: p - g, w, jax.grad(loss)(w, x)),
+        w,
+        x,
+        cluster=GPUS,
+        mesh={"x": 8},
+        mode="data_parallel",
+    ).bound.planned
+
+    instructions = planned.program.instructions
+    lives = lives_in(planned.graph, planned.program, planned.pricing)
+    stop = dict(zip(lives.values.tolist(), lives.stop.tolist(), strict=True))
+    backward = [
+        n
+        for n, one in enumerate(instructions)
+        if isinstance(one, Compute) and one.op.kind == "dot_general" and one.op.phase == "backward"
+    ]
+    of_head = [n for n in backward if instructions[n].region is None]
+    in_loop = [n for n in backward if instructions[n].region is not None]
+    of_weights = min(of_head, key=lambda n: instructions[n].op.outs[0].size_bytes)
+    assert max(stop[value] for value in instructions[of_weights].ins) > in_loop[-1]
+
+
 def test_programs_with_products_have_the_workspace_of_cublas_once() -> None:
     """It is in what the compiler is expected to set aside, and not in what a limit is held against."""
     x, w = (jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in (WHOLE, (COLUMNS, COLUMNS)))

@@ -22,9 +22,8 @@ from autopar.solve.problem.options import SolveOptions
 from autopar.solve.problem.problem import Floats, Infeasible, Problem, derived
 from autopar.solve.problem.verifier import TOLERANCE
 
-_LEAST = (
-    1e-3  # of all prices: with lower ones, equal layers would cost next to the same, not the same
-)
+_LEAST = 1e-3
+"""Of all prices: with lower ones, equal layers would cost next to the same, not the same."""
 
 Part = tuple[float, int]
 """What a byte of a usage costs while it lasts, and the identity of its bytes."""

@@ -55,8 +55,6 @@ from autopar.trace.arguments import function_name
 from autopar.trace.flat import FlatFunction
 from cost_models import Cluster
 
-"""How many of what may hide are tried, at equal steps down to the least."""
-
 
 def make_plan(
     fn: Function,

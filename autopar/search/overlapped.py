@@ -29,6 +29,7 @@ _LEAST_WEIGHT = 0.01
 """Of communicating: it never counts as nothing, as the plan that communicates less is to win among equals."""
 _MOST_WEIGHT = 1 / _LEAST_WEIGHT
 _HIDDEN_WEIGHTS = 3
+"""How many of what may hide are tried, at equal steps down to the least."""
 
 
 class Overlap(Protocol):

@@ -8,7 +8,9 @@ the lesser counts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -45,6 +47,8 @@ class Longer:
 
 Steps = list[tuple[int, Floats]]
 """Bytes under each strategy from one time on, then from another on, and so forth; nothing before."""
+_FRAMES = 4
+"""At most so many calls stand in one another for each operator that waits: two functions, each with a list of them."""
 
 
 @dataclass(eq=False)
@@ -78,8 +82,12 @@ class Duplicated:
         self.fixed = {t.id for t in (*graph.inputs, *graph.outputs)}
         self.any: dict[int, bool] = {}
 
-    def longer(self) -> Iterator[Longer]:
+    def longer(self) -> tuple[Longer, ...]:
         """All of them: first what waits in registers, then the tensors that are read last come first."""
+        with _as_deep_as(len(self.graph.ops)):
+            return tuple(self._longer())
+
+    def _longer(self) -> Iterator[Longer]:
         for op in self.graph.ops:
             if (
                 op.phase != "update"
@@ -199,6 +207,17 @@ class Duplicated:
             return False
         maker, result = self.made[tensor.id]
         return any(p.unreduced for p in self.placed(maker.id, "outs", result).distinct)
+
+
+@contextmanager
+def _as_deep_as(count: int) -> Generator[None]:
+    """So many operators may wait for one another in registers: calls of Python alone take none of the stack of C."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(before + _FRAMES * count)
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(before)
 
 
 def least(made: Column, sizes: Floats, wanted: Column) -> Floats:

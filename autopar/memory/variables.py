@@ -109,7 +109,7 @@ class Variables:
     @cached_property
     def longer(self) -> tuple[Longer, ...]:
         """What operands hold longer than is counted of them elsewhere."""
-        return tuple(self._anew.longer()) if self.limited else ()
+        return self._anew.longer() if self.limited else ()
 
     @cached_property
     def _anew(self) -> Duplicated:

@@ -669,3 +669,14 @@ def test_what_is_held_is_made_once_for_equal_layers_and_the_same_as_if_made_for_
     for one, other in zip(once, apart, strict=True):
         assert (one.node, one.start, one.stop) == (other.node, other.start, other.stop)
         np.testing.assert_array_equal(one.size_bytes, other.size_bytes)
+
+
+def test_a_chain_may_be_longer_than_calls_stand_in_one_another() -> None:
+    """What waits in registers is made of what waits in registers, and so forth."""
+
+    def chain(x: jax.Array) -> jax.Array:
+        for _ in range(300):
+            x = jnp.sin(x)[::-1]
+        return x
+
+    assert setting_of(chain, (jax.ShapeDtypeStruct((64, 8), jnp.float32),), ()).problem().usages

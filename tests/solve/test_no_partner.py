@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from autopar.solve import Edge, Infeasible, Problem, SolveOptions, Unsolved, Usage, solve
+from autopar.solve import Edge, Infeasible, Problem, SolveOptions, Unsolved, Usage, proven, solve
 from autopar.solve.pipeline import closing, messages, stage
 from autopar.solve.primal.crossover import annealed
 from autopar.solve.problem.incumbent import Best
@@ -89,3 +89,26 @@ def test_of_what_was_met_what_has_no_partner_is_dropped(seed: int, bounds: list[
     assert found.choice in within
     assert found.objective <= 1.1 * min(cost_of(problem, c) for c in within)
     assert annealed(certificate, met()[2:], SolveOptions(), watch).choice is None
+
+
+def test_what_no_choice_of_is_finite_is_infeasible_when_it_is_taken_out() -> None:
+    """Each of three edges leaves every strategy a partner, together they leave none."""
+    apart = np.array(
+        [
+            [np.inf, 0.0, 0.0, 0.0, 0.0],
+            *[[np.inf, 0.0, np.inf, 0.0, 0.0]] * 3,
+            [0.0, np.inf, 0.0, np.inf, np.inf],
+        ]
+    )
+    alike = np.array(
+        [
+            [0.0, np.inf, np.inf, np.inf, np.inf],
+            *[[np.inf, np.inf, 0.0, np.inf, np.inf]] * 3,
+            [np.inf, 0.0, np.inf, 0.0, 0.0],
+        ]
+    )
+    edges = tuple(Edge(0, 1, cost) for cost in (apart, alike, alike))
+    problem = Problem((np.zeros(5), np.zeros(5)), edges)
+    with pytest.raises(Infeasible) as caught:
+        solve(problem)
+    assert proven(problem, caught.value.witness or ()).bound == np.inf

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +38,8 @@ class Reduction:
         """One reduction out of two: `step` after it.
 
         Raises:
-          Infeasible: as `step` does; its witness, if it has one, begins with the steps so far.
+          Infeasible: as `step` does; its witness, if it has one, begins with the steps so far. Or nothing that it took
+            out has a finite choice.
         """
         try:
             after = step(self.problem)
@@ -51,6 +53,8 @@ class Reduction:
         first = self.lift
         then = after.lift  # not the reductions: their problems may go
         steps = self.steps + after.steps
+        if after.offset == inf:
+            raise Infeasible("no choice of the nodes taken out is finite", witness=steps)
         return Reduction(
             after.problem, self.offset + after.offset, lambda choice: first(then(choice)), steps
         )

@@ -83,13 +83,6 @@ def checkpoints_below_a_file():
     autopar.checkpoint.Checkpoints("file/run")
 
 
-def checkpoints_where_a_file_has_come():
-    with autopar.checkpoint.Checkpoints("run", at_sigterm=False) as checkpoints:
-        Path("run").rmdir()
-        Path("run").write_text("")
-        checkpoints.save(1, {"w": np.ones(3)}, force=True)
-
-
 def checkpoints_saved_where_they_are_read_only():
     Path("run").mkdir()
     with autopar.checkpoint.Checkpoints("run", read_only=True) as checkpoints:

@@ -426,7 +426,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 def test_a_full_disk_is_said_and_the_one_before_stays(small_disk: Path) -> None:
     large = {**STATE, "w": np.random.default_rng(0).normal(size=1_000_000)}
-    message = r"cannot be written to .*: the disk is full\. That of step 1 is there.*Free some space"
+    message = (
+        r"cannot be written to .*: the disk is full\. That of step 1 is there.*Free some space"
+    )
     with Checkpoints(small_disk, every=1) as checkpoints:
         checkpoints.save(1, STATE)
         checkpoints.save(2, large)

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter
 from rich.console import Console
+from rich.table import Table
 
 from autopar.core.graph import OpGraph
 from autopar.core.program import ShardedProgram
@@ -29,7 +30,7 @@ from benchmarks.accuracy_plans import Drawn
 from benchmarks.compiled_collectives import Made, UnknownRounds
 from benchmarks.end_to_end import describe_machine
 from benchmarks.models import Model
-from benchmarks.record import Screen, add_record_option, record, table
+from benchmarks.record import Screen, parser_of, record, table
 from cost_models import Cluster
 
 UNDER = 0.02
@@ -213,16 +214,12 @@ class Session:
         record(self.benchmark, self.options.record, self.console.tables)
 
 
-def parser_of(description: str | None) -> argparse.ArgumentParser:
+def resuming_parser_of(description: str | None) -> argparse.ArgumentParser:
     """The options that every such benchmark has."""
-    parser = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--json", type=Path, help="file to write the figures to")
+    parser = parser_of(description)
     parser.add_argument(
         "--resume", type=Path, help="file of --json whose results are not made again"
     )
-    add_record_option(parser)
     return parser
 
 
@@ -252,8 +249,13 @@ def show_result(console: Console, result: Result) -> None:
     shown = table(f"{result.model} on {result.cluster}: {result.size}", heads, words=2)
     for row in sorted(result.rows, key=lambda row: row.made.serial_s):
         shown.add_row(*_cells(row))
+    show_rows(console, shown, result.left_out)
+
+
+def show_rows(console: Console, shown: Table, left_out: Iterable[str]) -> None:
+    """Prints a table of programs, and why others are not in it."""
     console.print(shown)
-    for line in result.left_out:
+    for line in left_out:
         console.print(f"Left out: {line}", highlight=False)
 
 

@@ -38,7 +38,7 @@ from autopar.inspect.hlo import peak_memory_bytes
 from autopar.search.task import SearchOptions
 from autopar.solve import SolveOptions
 from benchmarks import gpu_aot, tpu_aot
-from benchmarks.ahead_of_time import Compiler, Session, parser_of
+from benchmarks.ahead_of_time import Compiler, Session, resuming_parser_of, show_rows
 from benchmarks.compiled_collectives import Made, UnknownRounds
 from benchmarks.experts_layouts import (
     Layout,
@@ -325,7 +325,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = parser_of(__doc__)
+    parser = resuming_parser_of(__doc__)
     parser.add_argument("--compiler", choices=tuple(COMPILERS), default="gpu")
     parser.add_argument("--only", default="", help="models whose name holds this pattern")
     parser.add_argument(
@@ -357,10 +357,7 @@ def show(console: Console, result: Result, cluster: str, work: str) -> None:
     shown = table(f"{result.model} on {cluster}: {result.size}", heads, words=2)
     for row in sorted(result.rows, key=lambda row: row.made.serial_s):
         shown.add_row(*_cells(row))
-    console.print(shown)
-    for line in (*result.left_out, result.reason):
-        if line:
-            console.print(f"Left out: {line}", highlight=False)
+    show_rows(console, shown, filter(None, (*result.left_out, result.reason)))
 
 
 def _cells(row: Row) -> tuple[str, ...]:

@@ -35,8 +35,8 @@ from benchmarks.ahead_of_time import (
     Predicted,
     Result,
     Session,
-    parser_of,
     planned,
+    resuming_parser_of,
     show,
     show_agreement,
 )
@@ -52,7 +52,7 @@ FEW = ("mlp", "llama")
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Compiles, prints the tables, and writes JSON if asked to, after every model."""
-    parser = parser_of(__doc__)
+    parser = resuming_parser_of(__doc__)
     parser.add_argument("--models", nargs="+", choices=tuple(MODELS), default=tuple(MODELS))
     parser.add_argument("--clusters", nargs="+", choices=tuple(PLANS), default=tuple(PLANS))
     options = parser.parse_args(arguments)

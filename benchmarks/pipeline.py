@@ -3,8 +3,8 @@
     python -m benchmarks.pipeline [--gbit 1] [--models deep shallow] [--json FILE] [--record]
 
 The hosts are network namespaces, so this needs root. Training steps of equal layers under `autopar.scan_layers`, each
-by two plans, searched for these links and for devices as calibrated here: one may have stages, one may not. A deep one
-has more bytes of gradients than of activations, a shallow one fewer.
+by three plans, searched for these links and for devices as calibrated here: of stages always, where that is best, and
+never. A deep one has more bytes of gradients than of activations, a shallow one fewer.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ import numpy as np
 import autopar
 from autopar.emit.measure import use_virtual_devices
 from benchmarks import collectives, hosts
-from benchmarks.record import Screen, add_record_option, record, table
+from benchmarks.record import Screen, parser_of, record, table
 from benchmarks.slow_links import AXES, INSIDE_BYTES, in_turns, with_inside
 from cost_models import Cluster
 from cost_models.compute import Device
 
 LOCAL_DEVICES = 2
 RATE = 1e-2
+ASKED = ("always", "best", "never")
 CALIBRATE_S = 150.0
 
 
@@ -81,7 +82,7 @@ class Row:
 
     model: str
     gbit: float
-    may_have: str
+    asked: str
     mesh: str
     stages: str
     predicted_s: float
@@ -91,14 +92,10 @@ class Row:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measures, prints the table, and writes JSON if asked to."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--gbit", type=float, nargs="+", default=[1.0], help="rates of the link")
     parser.add_argument("--models", nargs="*", choices=tuple(MODELS), default=tuple(MODELS))
     parser.add_argument("--steps", type=int, default=7, help="steps that are timed")
-    parser.add_argument("--json", type=Path, help="file to write the figures to")
-    add_record_option(parser)
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.worker is not None:
@@ -131,7 +128,7 @@ def measure(
         planned = [
             (name, stages, _planned(name, stages, cluster, folder))
             for name in models
-            for stages in ("best", "never")
+            for stages in ASKED
         ]
         task = {
             "steps": steps,
@@ -145,7 +142,7 @@ def measure(
         Row(
             name,
             gbit,
-            "stages" if stages == "best" else "no stages",
+            stages,
             str(plan.mesh),
             _stages(plan),
             plan.step_time_s,
@@ -178,9 +175,9 @@ def show(screen: Screen, rows: Sequence[Row]) -> None:
     heads = (
         "model",
         "Gbit/s",
-        "may have",
+        "stages",
         "mesh",
-        "stages (micro-batches x rounds)",
+        "chosen (micro-batches x rounds)",
         "predicted ms",
         "measured ms",
         "error",
@@ -189,7 +186,7 @@ def show(screen: Screen, rows: Sequence[Row]) -> None:
     for row in rows:
         error = f"{100 * (row.predicted_s / row.measured_s - 1):+.0f} %"
         times = (f"{1e3 * row.predicted_s:.1f}", f"{1e3 * row.measured_s:.1f}", error)
-        found.add_row(row.model, f"{row.gbit:g}", row.may_have, row.mesh, row.stages, *times)
+        found.add_row(row.model, f"{row.gbit:g}", row.asked, row.mesh, row.stages, *times)
     screen.print(found)
     for name in dict.fromkeys(row.model for row in rows):
         screen.print(f"{name}: {MODELS[name].size}", highlight=False)

@@ -108,6 +108,16 @@ def table(title: str, heads: Sequence[str], words: int = 1) -> Table:
     return shown
 
 
+def parser_of(description: str | None) -> argparse.ArgumentParser:
+    """The options that every benchmark has: --json and --record."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--json", type=Path, help="file to write the figures to")
+    add_record_option(parser)
+    return parser
+
+
 def add_record_option(parser: argparse.ArgumentParser) -> None:
     """Adds `--record [MACHINE]`."""
     parser.add_argument(

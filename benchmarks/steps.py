@@ -10,21 +10,19 @@ first two. Ends within five minutes.
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from time import process_time
 from typing import Any
 
-from rich import box
 from rich.table import Table
 
 import autopar
 from autopar.errors import NoFeasiblePlan, Unsolved
+from benchmarks import record
 from benchmarks.end_to_end import describe_machine
-from benchmarks.record import Screen, add_record_option, record
+from benchmarks.record import Screen, parser_of
 from benchmarks.shapes import Shapes, encoder_decoder, gpt, llama
 
 CLUSTERS = {"8xh100": 8, "8x8xh100": 64}
@@ -85,12 +83,9 @@ def measure(name: str, cluster: str) -> Row:
 
 def table(rows: Sequence[Row]) -> Table:
     """The rows, to be read."""
-    found = Table(title="Steps, communicating beside computing", box=box.SIMPLE_HEAD)
     words = ("model", "cluster", "mesh")
     figures = ("objective", "compared", "data parallel", "at least", "gap", "exposed", "planned in")
-    for name in (*words, *figures):
-        found.add_column(name, justify="left" if name in words else "right")
-
+    found = record.table("Steps, communicating beside computing", (*words, *figures), len(words))
     for row in rows:
         times = (row.objective_s, row.compared_s, row.data_parallel_s, row.bound_s)
         found.add_row(
@@ -107,12 +102,8 @@ def table(rows: Sequence[Row]) -> Table:
 
 def main() -> None:
     """Plans all, prints the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=[*MODELS])
-    parser.add_argument("--json", type=Path)
-    add_record_option(parser)
     options = parser.parse_args()
 
     rows = [measure(name, cluster) for name in options.models for cluster in CLUSTERS]
@@ -121,7 +112,7 @@ def main() -> None:
     console.print(table(rows))
     if options.json:
         options.json.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
-    record(__file__, options.record, console.tables)
+    record.record(__file__, options.record, console.tables)
 
 
 if __name__ == "__main__":

@@ -27,8 +27,8 @@ from benchmarks.ahead_of_time import (
     Program,
     Result,
     Session,
-    parser_of,
     planned,
+    resuming_parser_of,
     show,
     show_agreement,
 )
@@ -42,7 +42,7 @@ PLANS = {"tpu-v5e-4x4": 6, "tpu-v5e-16x16": 4}
 
 def main(arguments_: Sequence[str] | None = None) -> None:
     """Compiles, prints the tables, and writes JSON if asked to, after every model."""
-    parser = parser_of(__doc__)
+    parser = resuming_parser_of(__doc__)
     parser.add_argument("--models", nargs="+", choices=NAMES, default=NAMES[:3])
     parser.add_argument("--clusters", nargs="+", choices=tuple(PLANS), default=tuple(PLANS))
     options = parser.parse_args(arguments_)

@@ -11,11 +11,9 @@ Times are predictions of one pricing, peaks are what the programs hold; nothing 
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -26,7 +24,7 @@ from rich.table import Table
 
 import autopar
 from benchmarks.end_to_end import describe_machine
-from benchmarks.record import Screen, add_record_option, record
+from benchmarks.record import Screen, parser_of, record
 from benchmarks.shapes import gpt
 
 CLUSTER = "8xh100"
@@ -139,12 +137,7 @@ def table(rows: list[Row]) -> Table:
 
 def main() -> None:
     """Plans all, prints the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--json", type=Path)
-    add_record_option(parser)
-    options = parser.parse_args()
+    options = parser_of(__doc__).parse_args()
     rows = [*language_models(), *stencils()]
     console = Screen(width=100)
     console.print(describe_machine())

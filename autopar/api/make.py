@@ -27,6 +27,7 @@ from autopar.core.regions import LOOPS
 from autopar.core.stages import Stages
 from autopar.errors import (
     BatchNotCut,
+    InvalidOption,
     NoStagesWarning,
     PlanFileError,
     SignatureMismatch,
@@ -176,6 +177,9 @@ def alternatives(
     Functions that were made operators are kept whole, then expanded. Loops over samples go round by round, then in a
     part for each device of `cluster`; then, where dims are uneven that much lies in, these are padded for the devices;
     then layers that may be stages are, of each number.
+
+    Raises:
+      InvalidOption: layers are to be stages always, and there are none that could be.
     """
     devices = cluster.topology.device_count
     wanted = settings.options.loops
@@ -194,9 +198,18 @@ def alternatives(
 
     choices = [] if plain.mesh else padded_choices(plain.graph, devices)
     traces += [_trace(captures[-1], settings, parts, sizes) for sizes in choices]
-    if settings.options.stages == "never" or plain.mesh:
-        return traces
-    return [*traces, *_in_stages(fn, settings, args, kwargs, plain.graph, devices)]
+    stages = settings.options.stages
+    in_stages = (
+        []
+        if stages == "never" or plain.mesh
+        else _in_stages(fn, settings, args, kwargs, plain.graph, devices)
+    )
+    if stages == "always" and not in_stages:
+        raise InvalidOption(
+            f"stages is 'always', and {function_name(fn)} has no layers that {devices} devices could be stages of: put "
+            f"them under autopar.scan_layers, as many as stages divide, or pass 'best'"
+        )
+    return in_stages if stages == "always" else [*traces, *in_stages]
 
 
 def _in_stages(

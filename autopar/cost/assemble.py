@@ -69,6 +69,21 @@ def placement_choice(space: Space, choice: Sequence[int]) -> tuple[int, ...]:
     return tuple(s % count for s, count in zip(choice, space.counts, strict=True))
 
 
+def arriving(graph: OpGraph) -> frozenset[int]:
+    """The positions of the inputs that a device is given anew with every call."""
+    kept = {*graph.resident, *(position for _, position in graph.carry)}
+    return frozenset(
+        position
+        for position, tensor in enumerate(graph.inputs)
+        if not (position in kept or tensor.name.startswith(CONSTANT) or tensor.on_host)
+    )
+
+
+def most_arrival_cost(graph: OpGraph, pricing: Pricing) -> float:
+    """What it costs at most to be given them: all of each."""
+    return sum(arrival_cost(pricing, graph.inputs[n].size_bytes) for n in arriving(graph))
+
+
 @dataclass(eq=False)
 class Builder(Usages):
     """The variables with what they cost, and what lies between them."""
@@ -115,21 +130,20 @@ class Builder(Usages):
 
     def _arrivals(self, pricing: Pricing) -> list[Floats]:
         """What it costs to be given the inputs in each placement; the state of the call before is there."""
-        kept = {*self.graph.resident, *(position for _, position in self.graph.carry)}
         mesh = self.space.mesh
+        new = arriving(self.graph)
         known: dict[tuple[int, tuple[int, ...], int, bool], Floats] = {}
         found: list[Floats] = []
         for position, (tensor, candidates) in enumerate(
             zip(self.graph.inputs, self.space.inputs, strict=True)
         ):
-            is_there = position in kept or tensor.name.startswith(CONSTANT) or tensor.on_host
-            key = id(candidates), tensor.shape, tensor.itemsize, is_there
+            key = id(candidates), tensor.shape, tensor.itemsize, position in new
             if key not in known:
                 sizes = [
                     placement.local_size(tensor.shape, mesh) * tensor.itemsize
                     for placement in candidates
                 ]
-                prices = [0.0 if is_there else arrival_cost(pricing, size) for size in sizes]
+                prices = [arrival_cost(pricing, size) if position in new else 0.0 for size in sizes]
                 known[key] = np.array(prices, dtype=np.float64)
             found.append(known[key])
 

@@ -73,11 +73,13 @@ def _end_as_told(code: object) -> None:
 
 
 def _end(code: int) -> NoReturn:
-    _flush()
-    told = os.environ.get(FAILURE)
-    if told is not None:
-        Path(told).write_text(str(monotonic_ns()))
-    os._exit(code)
+    try:
+        _flush()
+        told = os.environ.get(FAILURE)
+        if told is not None:
+            Path(told).write_text(str(monotonic_ns()))
+    finally:  # on a full disk too
+        os._exit(code)
 
 
 def _flush() -> None:

@@ -216,9 +216,9 @@ class _Watch:
         return code if code > 0 else 128 - code
 
     def _failed_ns(self, rank: _Rank) -> int:
-        """When `rank` failed by its own word; 0 for one that could say nothing, since it was killed."""
+        """When `rank` failed by its own word; 0 for one that could say nothing: it was killed, or the disk is full."""
         said = self._job.failure(rank.number)
-        return int(said.read_text()) if said.exists() else 0
+        return int(said.read_text() or 0) if said.exists() else 0
 
     def _wait(self, limit_s: float, signals: int) -> None:
         """Until all have ended, `limit_s` are over, or more than `signals` signals have come."""

@@ -52,10 +52,12 @@ def _variants(tasks: Sequence[Task]) -> str:
         )
         for task in tasks
     }
+
     stages = [task.graph.stages for task in tasks if task.graph.stages is not None]
     kept = ", operators kept or expanded" if len(operators) > 1 else ""
     parts = ", loops whole or in parts" if len(loops) > 1 else ""
-    return kept + parts + (_divisions(stages) if stages else "")
+    words = "in stages" if len(stages) == len(tasks) else "in no stages or in stages"
+    return kept + parts + (f", layers {words} {_divisions(stages)}" if stages else "")
 
 
 def _divisions(stages: Sequence[Stages]) -> str:
@@ -65,4 +67,4 @@ def _divisions(stages: Sequence[Stages]) -> str:
         rounds = f" x {one.rounds}" if one.rounds > 1 else ""
         ways.setdefault(one.count, []).append(f"{one.micro_batches}{rounds}")
     shown = ", ".join(f"{count} ({', '.join(mine)})" for count, mine in ways.items())
-    return f", layers in no stages or in stages (micro-batches x rounds): {shown}"
+    return f"(micro-batches x rounds): {shown}"

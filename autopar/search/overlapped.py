@@ -5,10 +5,14 @@ But a step never takes less than
 
     share * (computing + weight * communicating)    at any weight, share = `cost_models.Overlap.share_at(weight)`
 
-and the least of that sum over all plans is what the search proves. Most is proven at one of two weights: at the least,
-where all hides that may, or the most, where computing does. Between them and 1, where nothing hides, lies the weight
-for what nothing near waits for alone (`cost.hiding`). Plans at all of them are simulated on two streams, and so is data
-parallelism, all of whose collectives may hide, until one is proven to be within the tolerance of the shortest step.
+and the least of that sum over all plans is what the search proves, with what it takes to be given arguments anew, which
+is no part of a step: at most that of all of them, whole, is taken off. No collectives but gradients' are fused in the
+sum; what a program fuses besides, its step may take less.
+
+Most is proven at one of two weights: at the least, where all hides that may, or the most, where computing does. Between
+them and 1, where nothing hides, lies the weight for what nothing near waits for alone (`cost.hiding`). Plans at all of
+them are simulated on two streams, and so is data parallelism, all of whose collectives may hide, until one is proven to
+be within the tolerance of the shortest step.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from autopar.core.mesh import DeviceMesh
+from autopar.cost.assemble import most_arrival_cost
 from autopar.errors import NoFeasiblePlan, Unsolved
 from autopar.search.alternatives import find_best
 from autopar.search.search import announced, find_on
@@ -96,9 +101,12 @@ def shortest_step(
         return planned
     shared = [replace(task, stop=planned.task.stop, began=planned.task.began) for task in tasks]
     stated = planned.task.options
-    known_s = 0.0
-    if stated.hidden_weight == 1:
-        known_s = overlap.share_at(stated.communication_weight) * planned.plan.lower_bound_s
+    given_s = max(most_arrival_cost(task.graph, planned.pricing) for task in tasks)
+
+    def bound_s(found: Planned, weight: float) -> float:
+        return overlap.share_at(weight) * max(0.0, found.plan.lower_bound_s - given_s)
+
+    known_s = bound_s(planned, stated.communication_weight) if stated.hidden_weight == 1 else 0.0
     shortest = _Shortest(planned, step_time_s(planned), known_s)
 
     try:
@@ -108,8 +116,7 @@ def shortest_step(
             other = _found(find_best, [task.at_weights(weight, 1.0) for task in shared], meshes)
             if other is None:
                 continue
-            bound_s = overlap.share_at(weight) * other.plan.lower_bound_s
-            shortest = replace(shortest, bound_s=max(shortest.bound_s, bound_s))
+            shortest = replace(shortest, bound_s=max(shortest.bound_s, bound_s(other, weight)))
             shortest = shortest.with_plan(other, step_time_s(other))
         for rival in _rivals(shortest.planned, overlap):
             if shortest.is_enough or planned.task.stop.is_over:

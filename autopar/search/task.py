@@ -46,7 +46,7 @@ _FACTORS = {
 _WORDS: dict[str, tuple[str, ...]] = {
     "recompute": ("auto", "never"),
     "loops": ("best", "whole", "parts"),
-    "stages": ("best", "never"),
+    "stages": ("best", "always", "never"),
     "overlap": ("never", "compared"),
 }
 """The options of a search that are one of a few words."""
@@ -65,7 +65,7 @@ class SearchOptions:
     (`autopar.operator`): "kept" whole, "expanded", or "best": both are planned and the better plan is kept. `loops`
     says how loops over samples (scans whose rounds need nothing of one another but sums) run: "whole", round by round,
     in "parts", one for each device where they divide evenly, or "best" in the same way. `stages` says whether layers
-    under `autopar.scan_layers` may be pipeline stages: "never", or "best" in the same way. `recompute`
+    under `autopar.scan_layers` are pipeline stages: "never", "always", or "best" in the same way. `recompute`
     says whether activations may be computed once more in the backward pass, rather than kept: "never", or "auto": it is
     looked into where nothing fits in the memory limit otherwise, or the limit costs more than 5 % of the objective, as
     that is a second search. What is minimised counts communicating at `communication_weight` (> 0) of the time that it
@@ -86,7 +86,7 @@ class SearchOptions:
     while_trips: float = WHILE_TRIPS
     operators: Literal["best", "kept", "expanded"] = "best"
     loops: Literal["best", "whole", "parts"] = "best"
-    stages: Literal["best", "never"] = "best"
+    stages: Literal["best", "always", "never"] = "best"
     recompute: Literal["auto", "never"] = "auto"
     overlap: Literal["never", "compared"] = "never"
     communication_weight: float = 1.0

@@ -244,6 +244,14 @@ def test_a_step_has_a_bound_that_holds_for_every_plan(tmp_path: Path) -> None:
     assert autopar.Plan.load(tmp_path / "plan.json").record.step_bound_s == compared.step_bound_s
 
 
+def test_what_arguments_take_to_come_is_no_part_of_a_step() -> None:
+    """Though the objective counts it: here a step takes less than that, and nothing is claimed."""
+    x = jax.ShapeDtypeStruct((8192, 8192), jnp.float32)
+    plan = autopar.plan(lambda x: x + 1, x, cluster="8xh100", options=COMPARED)
+    assert plan.lower_bound_s > plan.step_time_s
+    assert plan.step_bound_s == 0
+
+
 def test_the_bound_is_over_all_that_was_searched(monkeypatch: pytest.MonkeyPatch) -> None:
     """A plan of another mesh than that of the least objective may win, and what bounds it must know of it."""
     given: list[tuple[Any, ...]] = []

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from benchmarks.ahead_of_time import Session, parser_of
+from benchmarks.ahead_of_time import Session, resuming_parser_of
 from benchmarks.compiled_collectives import Made
 from benchmarks.experts import CASES, Result, Row
 from benchmarks.experts_layouts import fsdp, fsdp_experts, megatron
@@ -73,7 +73,7 @@ def test_results_come_back_from_their_file(tmp_path: Path) -> None:
     whole = Result("mlp", "MLP", "", (row("a", 2.0, 10), row("autopar", 0.5, 200, 0.5)), ("why",))
     results = [whole, replace(whole, case="gan", reason="cut off")]
     file = tmp_path / "experts.json"
-    options = parser_of("").parse_args(["--json", str(file), "--resume", str(file)])
+    options = resuming_parser_of("").parse_args(["--json", str(file), "--resume", str(file)])
     session = Session("experts", options, "")
     for one in results:
         session.add(one)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from autopar.distributed.variables import FAILURE
 from tests.distributed.launched import ROOT
 
 SCRIPT = """
@@ -55,6 +57,13 @@ def test_a_process_that_fails_runs_nothing_at_exit(body: str, code: int, said: s
     found, out, err = ended(body)
     assert (found, out) == (code, "closed\n")
     assert err.endswith(said)
+
+
+def test_a_process_that_cannot_say_when_it_failed_ends_too(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(FAILURE, str(tmp_path / "no folder" / "failed"))
+    assert ended("sys.exit(7)")[:2] == (7, "closed\n")
 
 
 @pytest.mark.parametrize("body", ["pass", "sys.exit()", "sys.exit(None)", "sys.exit(0)"])

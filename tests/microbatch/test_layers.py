@@ -330,6 +330,22 @@ def test_stages_are_not_chosen_where_links_are_fast():
     assert plan.bound.report().stages is None
 
 
+def test_stages_are_taken_where_that_is_said():
+    always = autopar.SearchOptions(stages="always")
+    setting = {"cluster": "8xh100", "mesh": {"x": 8}}
+    args = deep(16, 64, 256)
+    plan = autopar.plan(training_step, *args, **setting, options=always)
+    assert plan.bound.report().stages is not None
+    assert plan.objective_s > autopar.plan(training_step, *args, **setting).objective_s
+    assert ", layers in stages (micro-batches x rounds): 2 (4, 8" in plan.summary.space
+    with pytest.raises(InvalidOption, match=r"layers_of_none has no layers that 8 devices"):
+        autopar.plan(layers_of_none, args[1], **setting, options=always)
+
+
+def layers_of_none(x):
+    return x.sum()
+
+
 @pytest.mark.slow
 def test_a_plan_in_stages_runs_and_is_loaded_from_its_file(tmp_path):
     draw = np.random.default_rng(0)

@@ -365,6 +365,11 @@ def layers_whose_result_has_its_rows_in_another_dim():
     autopar.plan(deep, *shapes, cluster="4x2xcpu-1gbit")
 
 
+def stages_of_a_function_without_layers():
+    options = autopar.SearchOptions(stages="always")
+    autopar.plan(layer, w, x, cluster="cpu8", options=options)
+
+
 def place_of_a_list_for_a_tuple():
     plan = autopar.plan(lambda pair: pair[0] @ pair[1], (x, w), cluster="cpu8", mesh={"a": 8})
     plan.place([x, w])

@@ -6,11 +6,14 @@ import json
 import signal
 import socket
 import sys
+from io import BytesIO
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from autopar.distributed.launch import Job
+from autopar.distributed.launch import Job, _Shown, _Watch
 from autopar.errors import InvalidOption
 from tests.distributed.launched import ended, is_running, launched, started, wait_for
 
@@ -128,6 +131,20 @@ def test_what_does_not_end_is_killed(grace: float, signals: int, tmp_path: Path)
             assert f"SIGTERM: the processes have {grace:g} s" in process.stderr.readline()
     assert ended(process, 60).code == 128 + signal.SIGTERM
     assert not any(map(is_running, children))
+
+
+def test_a_second_signal_that_comes_at_once_is_not_waited_for(tmp_path: Path) -> None:
+    """It may come while the first is still being passed on."""
+    (tmp_path / "script.py").touch()
+    polls = iter([None])  # asked once; nobody ends
+    rank: Any = SimpleNamespace(
+        number=0, send=lambda _: None, process=SimpleNamespace(poll=lambda: next(polls))
+    )
+    files = [BytesIO(), BytesIO()]
+    shown = _Shown(files, (BytesIO(), BytesIO()))
+    signals = [int(signal.SIGTERM)] * 2
+    watch = _Watch(Job(tmp_path / "script.py"), [rank], signals, shown)
+    assert watch._stopped() == 128 + signal.SIGTERM
 
 
 @has_proc

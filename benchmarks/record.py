@@ -154,7 +154,7 @@ def record(
     if not tables:
         raise ValueError("nothing to record: no table was shown")
     name = Path(benchmark).stem
-    arguments = shlex.join(_without_record(sys.argv[1:]))
+    arguments = shlex.join(_shown(sys.argv[1:]))
     software = {"Python": platform.python_version(), "JAX": jax.__version__}
     date = datetime.now(UTC).strftime("%Y-%m-%d")
     command = f"python -m benchmarks.{name} {arguments}".strip()
@@ -174,11 +174,13 @@ def shown_table(table: Table) -> Shown:
     )
 
 
-def _without_record(arguments: Sequence[str]) -> list[str]:
-    """The arguments without `--record` and its machine."""
+def _shown(arguments: Sequence[str]) -> list[str]:
+    """The arguments but those of where figures go, `--record` and `--json`; files by their names."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--record", nargs="?")
-    return parser.parse_known_args(arguments)[1]
+    parser.add_argument("--json")
+    rest = parser.parse_known_args(arguments)[1]
+    return [Path(text).name if Path(text).is_file() else text for text in rest]
 
 
 def _commit() -> str:

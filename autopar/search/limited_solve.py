@@ -37,6 +37,7 @@ from autopar.solve import (
     clashing,
     solve,
 )
+from autopar.solve.certificate.proof import Prices
 
 FEW_ENTRIES = 30_000
 """Entries of all edges of a problem that is solved fully within every limit, and for an error's figures alone."""
@@ -51,7 +52,8 @@ class LimitedSolve:
     """Solving what constraints leave on one ground, with and without a memory limit.
 
     Under one limit after another the Problem is the same but for the limit: what was met under one is where the next
-    starts from, and no limit is solved twice.
+    starts from, and no limit is solved twice. `prices` of memory are those that proved a limit, here or on another
+    mesh: meshes on which one graph is searched may share the list.
     """
 
     task: Task
@@ -59,6 +61,7 @@ class LimitedSolve:
     left: Restriction
     step_kinds: tuple[StepKind, ...]
     near: Planned | None = None
+    prices: list[Prices] = field(default_factory=list[Prices])
     met: list[Solution] = field(default_factory=list[Solution])
     _solved: dict[float, Planned] = field(default_factory=dict[float, Planned])
     _refused: list[tuple[float, Infeasible]] = field(default_factory=list[tuple[float, Infeasible]])

@@ -19,6 +19,7 @@ from autopar.search.memory_loop import MemoryLoop, nothing_fits, within_less
 from autopar.search.task import Planned, bounding, quickly
 from autopar.search.tried import Tried, descend, entries_of, focused, peak_of
 from autopar.solve import Infeasible, NothingCheaper, Problem, Solution, SolveOptions
+from autopar.solve.certificate.proof import Prices
 from autopar.solve.parametric.archive import met_as
 from autopar.solve.parametric.relaxation import PricedBound, bounded_at
 from autopar.solve.parametric.single_limit import Focus
@@ -100,6 +101,7 @@ class EqualLayers:
         if least > self.limit * (1 + TOLERANCE):
             raise nothing_fits(self.attempt, self.limit, self.free, least)
 
+        self._refute_at_known_prices()
         loop = MemoryLoop(self.equal, self.limit, self.free, self.below)
         try:
             found = loop.plan()
@@ -128,6 +130,23 @@ class EqualLayers:
             return replace(met, lower_bound=low, witness=found.proof)
         return self._focus(equal).bounded(met, float(self.limit))
 
+    def _refute_at_known_prices(self) -> None:
+        """Where prices that proved the limit on another mesh do so here, none of this one are looked for.
+
+        Equal layers are asked first: they are few.
+
+        Raises:
+          NothingCheaper: no plan costs less than the `below` of the search.
+        """
+        if self.below == inf or not self.attempt.prices:
+            return
+
+        prices = self.attempt.prices[-1]
+        problem = self.equal.problem(float(self.limit))
+        alike = bounded_at(problem, prices, float(self.limit), self.below, self._options)
+        if alike.bound >= self.below * (1 - self._tolerance):
+            self._proven_at(prices, self.below)
+
     def _priced(self, equal: Focus, below: float, share: float = 1.0) -> PricedBound:
         """What is proven of all plans at the prices that proved the limit for equal layers, and taken up.
 
@@ -136,12 +155,21 @@ class EqualLayers:
         Raises:
           NothingCheaper: it proves that no plan costs less than the `below` of the search.
         """
-        limit = float(self.limit)
-        options = bounding(self.attempt.task.stop.within(self.attempt.task.options.solver))
+        prices = equal.prices_at(float(self.limit))
+        self.attempt.prices.append(prices)
+        return self._proven_at(prices, below, share)
+
+    def _proven_at(self, prices: Prices, below: float, share: float = 1.0) -> PricedBound:
+        """As `_priced`, at these prices."""
+        options = self._options
         options = replace(options, gap_tolerance=share * options.gap_tolerance)
-        found = bounded_at(self._problem, equal.prices_at(limit), limit, below, options)
+        found = bounded_at(self._problem, prices, float(self.limit), below, options)
         Tried(self.attempt, self.limit, self.free, self.below).prove(found.bound)
         return found
+
+    @property
+    def _options(self) -> SolveOptions:
+        return bounding(self.attempt.task.stop.within(self.attempt.task.options.solver))
 
     @property
     def _tolerance(self) -> float:

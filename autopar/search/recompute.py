@@ -38,12 +38,15 @@ from autopar.search.limited_solve import LimitedSolve, account_of
 from autopar.search.memory_limit import plan_within
 from autopar.search.mesh_context import MeshContext
 from autopar.search.mesh_search import MeshSearch
+from autopar.search.mesh_shapes import promise
 from autopar.search.recomputable import recomputable
 from autopar.search.task import Planned, Task, quickly
 from autopar.solve import Edge, Infeasible, NothingCheaper, Problem, Requirement, Solution
+from autopar.solve.certificate.proof import Prices
 from autopar.solve.problem.problem import derived
 
 _ENOUGH = 0.02  # of a plan's cost: what may be left to prove
+_CLOSE = 0.01  # of a bound
 
 
 def may_recompute(task: Task) -> bool:
@@ -71,22 +74,25 @@ def or_recomputed(
         return finish, ()
 
     met = ((n, place.binding(limit)) for n, place in enumerate(places))
-    bound_by = sorted(
-        (found[1].plan.lower_bound_s, n, found) for n, found in met if found is not None
-    )
-    if not bound_by or bound_by[0][0] * (1 + worth) >= finish.objective:
+    bound_by = {n: found for n, found in met if found is not None}
+    bounds = {n: free.plan.lower_bound_s for n, (_, free) in bound_by.items()}
+    if min(bounds.values(), default=inf) * (1 + worth) >= finish.objective:
         return finish, ()
 
     tried = set[int]()
     known = [-inf] * len(places)
-    for bound, n, (attempt, free) in bound_by:
+    prices: dict[OpGraph, list[Prices]] = {}
+    for n in _in_order(places, bounds):
+        attempt, free = bound_by[n]
         graph = places[n].task.graph
-        if reaches(max(bound, known[n]), finish.objective, options.gap_tolerance):
+        if reaches(max(bounds[n], known[n]), finish.objective, options.gap_tolerance):
             continue
         twins = with_twins(graph)
         if twins is None:
             continue
-        again = recompute_solve(places[n].task, attempt, twins)
+        again = recompute_solve(
+            places[n].task, attempt, twins, prices.setdefault(graph, list[Prices]())
+        )
         found = _better(again, limit, free, n, finish)
         if found is not None:
             finish = found
@@ -94,8 +100,21 @@ def or_recomputed(
             for coarse in inside[n]:
                 known[coarse] = max(known[coarse], again.bound_within(limit))
 
-    bounds = tuple(map(max, finish.bounds, known))
-    return replace(finish, bounds=bounds), tuple(sorted(tried))
+    proven = tuple(map(max, finish.bounds, known))
+    return replace(finish, bounds=proven), tuple(sorted(tried))
+
+
+def _in_order(places: Sequence[MeshSearch], bounds: Mapping[int, float]) -> list[int]:
+    """The positions of places, those first that are to be looked at first: of the least bounds without the limit.
+
+    What is as close there says nothing of which is better within the limit: then as where nothing is known.
+    """
+    found = sorted(bounds, key=lambda n: (bounds[n], n))
+    least = -inf
+    ranks: dict[int, float] = {}
+    for n in found:
+        least = ranks[n] = least if bounds[n] <= least * (1 + _CLOSE) else bounds[n]
+    return sorted(found, key=lambda n: (ranks[n], promise(places[n].ground.mesh), n))
 
 
 @once_per_graph
@@ -176,8 +195,13 @@ def _within(
     return replace(met, solution=solution)  # bounds come from `again` alone
 
 
-def recompute_solve(task: Task, attempt: LimitedSolve, rewritten: Rewritten) -> RecomputeSolve:
-    """The attempt at `rewritten`, which holds every twin, on the mesh and with the steps of `attempt`."""
+def recompute_solve(
+    task: Task, attempt: LimitedSolve, rewritten: Rewritten, prices: list[Prices] | None = None
+) -> RecomputeSolve:
+    """The attempt at `rewritten`, which holds every twin, on the mesh and with the steps of `attempt`.
+
+    `prices` are shared with attempts at it on other meshes.
+    """
     base = attempt.ground
     graph = rewritten.graph
     flow = rewritten.flow
@@ -185,7 +209,13 @@ def recompute_solve(task: Task, attempt: LimitedSolve, rewritten: Rewritten) -> 
     space = _with_common_copies(rewritten, flow, ground.space)
     left = restriction(graph, space, task.all_constraints)
     return RecomputeSolve(
-        task, ground.holding(space), left, attempt.step_kinds, base=base, rewritten=rewritten
+        task,
+        ground.holding(space),
+        left,
+        attempt.step_kinds,
+        prices=[] if prices is None else prices,
+        base=base,
+        rewritten=rewritten,
     )
 
 

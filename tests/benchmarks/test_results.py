@@ -64,7 +64,11 @@ def test_the_page_shows_the_latest_machine_first_with_all_cells(tmp_path: Path) 
 
 
 def test_what_is_shown_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["calls.py", "--record", "here", "--leaves", "1"])
+    figures = tmp_path / "figures.json"
+    instance = tmp_path / "A.json"
+    instance.touch()
+    given = ["--record", "here", "--leaves", "1", "--json", str(figures), str(instance)]
+    monkeypatch.setattr(sys, "argv", ["calls.py", *given])
     table, screen = Table("arrays", "ratio", title="A call"), Screen(quiet=True)
     table.add_row("1", "1.2")
     screen.print("words", table)
@@ -72,7 +76,7 @@ def test_what_is_shown_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert path == tmp_path / "calls" / "here.json"
     found = Record.read(path)
     assert found.tables == (Shown("A call", ("arrays", "ratio"), (("1", "1.2"),)),)
-    assert found.command == "python -m benchmarks.calls --leaves 1"
+    assert found.command == "python -m benchmarks.calls --leaves 1 A.json"
     assert found.commit
 
 

@@ -176,3 +176,33 @@ def test_what_was_put_off_is_proven_where_nothing_is_recomputed_after_all(
     assert told == [limit]
     assert found.plan.objective_s == kept.plan.objective_s
     assert found.plan.lower_bound_s == kept.plan.lower_bound_s
+
+
+def test_what_prices_of_another_mesh_refute_is_looked_for_at_no_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for module in (memory_loop, memory_limit):
+        monkeypatch.setattr(module, "FEW_ENTRIES", 0)
+    free = find_plan(task(), [FOUR])
+    limit = int(0.6 * free.account.peak_memory_bytes)
+    (place,) = places_of(task(), [FOUR])
+    before = place.attempt()
+    found = memory_limit.plan_within(before, limit, free)
+    assert before.prices
+
+    class Asked(Exception):
+        """Prices of this mesh are looked for."""
+
+    def asked(_: object) -> None:
+        raise Asked
+
+    monkeypatch.setattr(memory_loop.MemoryLoop, "plan", asked)
+    least = found.plan.lower_bound_s
+    again = replace(place.attempt(), prices=before.prices)
+    with pytest.raises(NothingCheaper) as refuted:
+        memory_limit.plan_within(again, limit, free, 0.9 * least)
+    assert refuted.value.lower_bound <= found.plan.objective_s
+    assert again.bound_within(limit) == refuted.value.lower_bound
+    for prices, below in ((before.prices, 1.1 * found.plan.objective_s), ([], 0.9 * least)):
+        with pytest.raises(Asked):
+            memory_limit.plan_within(replace(place.attempt(), prices=prices), limit, free, below)

@@ -17,7 +17,7 @@ from autopar import operators
 from autopar.core.mesh import DeviceMesh
 from autopar.ops.rules import rule_of
 from autopar.ops.rules.enumerate import enumerate_strategies
-from tests.operators.test_shipped import built
+from tests.operators.test_shipped import built, functions_in
 from tests.ops import cudnn
 from tests.ops.property import MESHES, check_rule
 
@@ -115,10 +115,10 @@ def test_every_strategy_gives_the_gradient_of_a_bias() -> None:
 
 def test_what_may_be_split() -> None:
     """Batch, heads with their key heads, and queries, alone or with keys; a causal one knows its place."""
-    (found, *_) = built(gradients(CALLS["causal"]), arrays())
+    (found, *_) = functions_in(gradients(CALLS["causal"]), arrays())
     placed = {
         (str(s.ins[0]), str(s.ins[1]), str(s.ins[4]))
-        for s in enumerate_strategies(rule_of(found.op), DeviceMesh.of({"x": 4}))
+        for s in enumerate_strategies(rule_of(found), DeviceMesh.of({"x": 4}))
     }
     whole = "[-, -, -, -]"
     heads = "[-, -, x, -]"

@@ -247,6 +247,7 @@ def test_results_that_are_inputs_literals_and_repeated() -> None:
     assert_same(found, jax.jit(fn)(X, 3))
 
 
+@pytest.mark.quick_share(2)
 @pytest.mark.parametrize("dtype", ["int32", "int8", "uint8", "bool", "bfloat16", "float16"])
 def test_element_types(dtype: str) -> None:
     def fn(a: Any) -> Any:

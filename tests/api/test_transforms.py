@@ -200,7 +200,7 @@ def assert_close(found: Any, wanted: Any, close: float = 1e-5) -> None:
         np.testing.assert_allclose(a, b, rtol=close, atol=close * scale)
 
 
-@pytest.mark.quick_share(2)
+@pytest.mark.quick_share(3)
 @pytest.mark.parametrize("number", range(len(FORWARD)))
 def test_forward(number: int) -> None:
     fn, transform = FORWARD[number]
@@ -209,7 +209,7 @@ def test_forward(number: int) -> None:
     )
 
 
-@pytest.mark.quick_share(3)
+@pytest.mark.quick_share(6)
 @pytest.mark.parametrize("number", range(len(DIFFERENTIATED)))
 def test_derivatives(number: int) -> None:
     fn, transform = DIFFERENTIATED[number]

@@ -142,6 +142,7 @@ def test_what_a_process_found_is_kept_whatever_becomes_of_it(
     assert record.verified is None
 
 
+@pytest.mark.slow
 def test_an_instance_without_an_answer_is_told_as_such(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

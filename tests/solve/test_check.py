@@ -396,6 +396,7 @@ def tampered(step: Step) -> list[Step]:
             return []
 
 
+@pytest.mark.quick_share(2)
 @pytest.mark.parametrize("name", SOLVED)
 def test_tampered_witnesses_are_seen(name: str) -> None:
     """A changed step is refused, or proves less than is said; or it is one that the bound does not hang on."""

@@ -172,6 +172,7 @@ def test_annealing_finds_about_the_best_of_few() -> None:
     assert best * (1 - 1e-9) <= found.objective <= 1.05 * best
 
 
+@pytest.mark.slow
 def test_strategies_of_little_excess_better_a_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     """All that may be cheaper, where as much of the gap is taken; with none, those of the choice alone."""
     problem = limited(3, 2, 2.0)

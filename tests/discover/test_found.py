@@ -86,6 +86,7 @@ MAIN = {
 }
 
 
+@pytest.mark.quick_share(6)
 @pytest.mark.parametrize(
     "name",
     [pytest.param(name, marks=[pytest.mark.slow] * (n % 2)) for n, name in enumerate(sorted(MAIN))],

@@ -126,6 +126,7 @@ def test_the_front_is_that_of_all_plans(case: int) -> None:
     check_order(found)
 
 
+@pytest.mark.slow
 def test_over_several_shapes_no_point_is_worse_than_on_any_one() -> None:
     fn, shapes, bandwidth = CASES[0]
     quick = SolveOptions(max_sweeps=40, max_rounds=1, anneal_passes=50)

@@ -158,6 +158,7 @@ def test_annealing_makes_choices_of_what_was_met(problem: Problem, seed: int) ->
         )
 
 
+@pytest.mark.slow
 def test_annealing_finds_about_the_best_of_few() -> None:
     problem = limited(3, 2, 2.0)
     met, best = drawn_choices(problem, 1, 4), np.inf

@@ -125,6 +125,7 @@ def test_a_process_that_went_is_started_again(own: Process) -> None:
         own._running.wait()
 
 
+@pytest.mark.slow
 def test_one_that_had_nothing_to_do_ends_and_is_started_again(
     own: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -98,7 +98,7 @@ RANDOM = {
 }
 
 
-@pytest.mark.quick_share(4)
+@pytest.mark.quick_share(8)
 @pytest.mark.parametrize(
     ("name", "impl"),
     [(name, "threefry2x32") for name in RANDOM]

@@ -119,6 +119,7 @@ def fall(_path: Path, _ends: float, _check: bool, out: Connection) -> None:
     os._exit(9)
 
 
+@pytest.mark.quick_share(2)
 @pytest.mark.parametrize(
     ("work", "choices", "ended"), [(hang, [7, 5], "late"), (fall, [3], "exit code 9")]
 )

@@ -134,6 +134,7 @@ def test_batches_that_processes_make_are_the_same(plan: autopar.Plan) -> None:
         assert given_out(given) == expected
 
 
+@pytest.mark.slow
 def test_batches_are_the_same_while_readings_are_tried(
     plan: autopar.Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -88,6 +88,7 @@ def test_replaying_single_axis_pairs_reaches_the_target(name, every):
         assert_reaches(router.route(shape, 4, source, target), source, target, shape, CUBE)
 
 
+@pytest.mark.quick_share(2)
 @pytest.mark.parametrize(
     ("mesh", "shape"),
     [

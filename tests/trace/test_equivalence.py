@@ -27,6 +27,7 @@ def assert_traced_equal(
     assert_same(expected, found, tolerance)
 
 
+@pytest.mark.slow
 @pytest.mark.quick_share(2)
 @pytest.mark.parametrize(("remat", "typed_key"), [(True, True), (False, False)])
 def test_gpt_with_dropout(remat: bool, typed_key: bool) -> None:

@@ -62,6 +62,7 @@ def test_both_evaluations_agree() -> None:
     assert 0 < agreed < 300
 
 
+@pytest.mark.slow
 def test_the_benchmark_writes_what_it_found(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

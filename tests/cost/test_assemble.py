@@ -428,7 +428,7 @@ WRITTEN_OVER: dict[str, Callable[[], Any]] = {
 
 
 # Without loops: there, lowering may reuse a conversion that the Problem counts as a copy of its own.
-@pytest.mark.quick_share(5)
+@pytest.mark.quick_share(9)
 @pytest.mark.parametrize(
     ("name", "cluster"),
     [
@@ -552,6 +552,7 @@ def with_usages(problem: Problem, change: Callable[[Usage], Usage]) -> Problem:
     )
 
 
+@pytest.mark.quick_share(3)
 @pytest.mark.parametrize(
     "change",
     [

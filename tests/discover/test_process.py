@@ -89,6 +89,7 @@ def test_one_that_does_not_end_is_ended(monkeypatch: pytest.MonkeyPatch, anew: P
     assert find_rule.note(op) == "Tried on random operands, it took longer than 1 s."
 
 
+@pytest.mark.slow
 def test_sparse_matrices_are_planned_whatever_their_indices() -> None:
     """Whether their operators have rules or not."""
     pointers, columns = jnp.arange(9), jnp.arange(8)

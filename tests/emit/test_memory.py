@@ -31,7 +31,7 @@ CASES = [
 ]
 
 
-@pytest.mark.quick_share(4)
+@pytest.mark.quick_share(8)
 @pytest.mark.parametrize("mode", ["auto", pytest.param("data_parallel", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", CASES)
 def test_the_prediction_is_what_xla_sets_aside(name: str, mode: str) -> None:

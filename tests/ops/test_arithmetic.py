@@ -11,11 +11,20 @@ from tests.ops.cases import ELEMENTWISE, PRODUCTS, REDUCTIONS
 from tests.ops.property import MESHES, check_rule, name_of
 from tests.quick_some import diagonal
 
-CASES = [*ELEMENTWISE, *PRODUCTS, *REDUCTIONS]
 
-
-@pytest.mark.parametrize(("case", "mesh"), diagonal(CASES, MESHES), ids=name_of)
-def test_every_strategy_computes_what_the_operator_computes(case: Case, mesh: DeviceMesh) -> None:
+def check(case: Case, mesh: DeviceMesh) -> None:
+    """Every strategy of one case on one mesh."""
     found = build(case)
     assert found.op.kind == case.kind
     assert check_rule(found, rule_of(found.op), mesh) >= 1
+
+
+@pytest.mark.quick_share(3)
+@pytest.mark.parametrize(("case", "mesh"), diagonal(ELEMENTWISE, MESHES), ids=name_of)
+def test_every_strategy_of_what_works_on_each_element_alone(case: Case, mesh: DeviceMesh) -> None:
+    check(case, mesh)
+
+
+@pytest.mark.parametrize(("case", "mesh"), diagonal([*PRODUCTS, *REDUCTIONS], MESHES), ids=name_of)
+def test_every_strategy_computes_what_the_operator_computes(case: Case, mesh: DeviceMesh) -> None:
+    check(case, mesh)

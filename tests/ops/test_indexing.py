@@ -15,7 +15,7 @@ MESH = DeviceMesh.of({"x": 2})
 BY_NAME = {case.name: case for case in FORMS}
 
 
-@pytest.mark.quick_share(2)
+@pytest.mark.quick_share(4)
 @pytest.mark.parametrize("case", FORMS, ids=[case.name for case in FORMS])
 def test_every_strategy_computes_what_the_operator_computes(case: Case) -> None:
     found = build(case)

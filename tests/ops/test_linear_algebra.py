@@ -13,6 +13,7 @@ from tests.ops.property import MESHES, check_rule, name_of
 from tests.quick_some import diagonal
 
 
+@pytest.mark.quick_share(3)
 @pytest.mark.parametrize(("case", "mesh"), diagonal(LINEAR_ALGEBRA, MESHES), ids=name_of)
 def test_every_strategy_computes_what_the_operator_computes(case: Case, mesh: DeviceMesh) -> None:
     found = build(case)

@@ -241,6 +241,7 @@ def test_where_much_is_left_to_prove_what_holds_without_a_limit_is_proven(
     assert (found.lower_bound_s, found.summary.stopped) == (0.0, "the keyboard")
 
 
+@pytest.mark.slow
 def test_a_limit_costs_less_with_recomputation() -> None:
     assert limited(0.99).objective_s < keeping(0.99).objective_s
     assert limited(0.99).peak_memory_bytes <= 0.99 * free().peak_memory_bytes

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import pytest
 
 import autopar
 from autopar.api.plan_file import to_json
@@ -55,6 +56,7 @@ def of_operators(made: autopar.Plan) -> list[OperatorRow]:
     return [row for row in made.summary.operators if not row.kind.startswith("local ")]
 
 
+@pytest.mark.slow
 def test_rows_are_those_made_one_by_one_and_equal_layers_share_them() -> None:
     made = plan()
     assert of_operators(made) == rows_one_by_one(made)

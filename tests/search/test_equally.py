@@ -86,6 +86,7 @@ def test_within_a_limit_they_lie_alike_where_it_costs_little(
     assert verify(found.problem, found.solution, 1.0).bound <= found.plan.objective_s
 
 
+@pytest.mark.slow
 def test_where_nothing_fits_the_least_that_any_plan_needs_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -165,6 +166,7 @@ def test_what_recomputation_proves_is_not_proven_before(monkeypatch: pytest.Monk
     assert found.plan.lower_bound_s <= before.plan.objective_s
 
 
+@pytest.mark.slow
 def test_what_was_put_off_is_proven_where_nothing_is_recomputed_after_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

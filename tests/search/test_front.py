@@ -255,6 +255,7 @@ def test_along_several_meshes_one_that_costs_too_much_is_not_drawn(
     assert found.plan.lower_bound_s <= found.plan.objective_s
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", one_quick([0, 2]))  # limits cost nothing in the other
 def test_a_lane_proves_what_its_curve_does_and_what_was_known(case: int) -> None:
     """Of every limit no more than the best plan costs; where nothing is drawn, what was known of all limits."""

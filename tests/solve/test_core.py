@@ -105,6 +105,7 @@ def test_what_is_said_of_wide_problems_is_true(
     assert limit is None or calls["settle"] >= 3
 
 
+@pytest.mark.slow
 @pytest.mark.quick_share(4)
 @pytest.mark.parametrize("limit", LIMITS)
 def test_what_is_said_after_windows_that_leave_few_pairs_is_true(
@@ -154,7 +155,7 @@ def test_the_same_again(way: str) -> None:
     assert solve(problem, options=WAYS[way]) == solve(problem, options=WAYS[way])
 
 
-@pytest.mark.quick_share(2)
+@pytest.mark.quick_share(4)
 @pytest.mark.parametrize(
     ("way", "limit", "functions"),
     [

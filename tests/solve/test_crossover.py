@@ -139,6 +139,7 @@ def test_prices_glide_from_none(monkeypatch: pytest.MonkeyPatch) -> None:
     assert certificate.bound > least
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(problems(limited=True).filter(is_finite), st.integers(0, 99))
 def test_annealing_makes_choices_of_what_was_met(problem: Problem, seed: int) -> None:

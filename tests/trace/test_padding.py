@@ -176,6 +176,7 @@ def test_a_step_with_a_tied_embedding(monkeypatch: pytest.MonkeyPatch) -> None:
     check(step, params, ids)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=16)
 @given(
     st.lists(st.sampled_from(sorted(OPERATORS)), min_size=2, max_size=4),

@@ -56,7 +56,6 @@ def of_operators(made: autopar.Plan) -> list[OperatorRow]:
     return [row for row in made.summary.operators if not row.kind.startswith("local ")]
 
 
-@pytest.mark.slow
 def test_rows_are_those_made_one_by_one_and_equal_layers_share_them() -> None:
     made = plan()
     assert of_operators(made) == rows_one_by_one(made)

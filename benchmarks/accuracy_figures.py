@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 Floats = NDArray[np.float64]
 
@@ -37,6 +36,8 @@ def figures(predicted: Sequence[float], measured: Sequence[float]) -> Figures:
         raise ValueError(
             f"{len(predicted)} predictions and {len(measured)} measurements; at least two of each"
         )
+    from scipy import stats
+
     guess, truth = np.array(predicted, dtype=float), np.array(measured, dtype=float)
     errors = np.abs(guess / truth - 1)
     return Figures(
@@ -71,6 +72,8 @@ def agreement(rounds: Sequence[Sequence[float]]) -> float:
 
     `rounds[plan]` are the times of one plan; at least two.
     """
+    from scipy import stats
+
     return float(stats.kendalltau(*_halves(rounds)).statistic)
 
 

@@ -3,6 +3,7 @@
 import gc
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import jax
 import pytest
@@ -22,6 +23,13 @@ QUICK_SHARE = 5
 _SETTINGS = (
     "_hypothesis_internal_use_settings"  # hypothesis has no public name for those of one test
 )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """From the first import on: compiling took half of the CPU time of what runs in the tests' own process."""
+    quickly = ExitStack()
+    quickly.enter_context(compiled_by(QUICK))
+    config.add_cleanup(quickly.close)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -63,13 +71,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if seen[name] % share.args[0]:
             item.add_marker(pytest.mark.slow)
         seen[name] += 1
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _compiled_quickly() -> Iterator[None]:
-    """Compiling took half of the CPU time of what runs in the tests' own process."""
-    with compiled_by(QUICK):
-        yield
 
 
 @pytest.fixture(scope="module")

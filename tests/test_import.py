@@ -56,3 +56,10 @@ def test_a_plan_that_needs_no_cp_sat_imports_none_of_it() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {name.split(".")[0] for name in done.stdout.split()} & {"ortools", "pandas"}
+
+
+def test_the_command_line_begins_without_jax() -> None:
+    """Its help, its refusals and `autopar launch` need none of it."""
+    code = "import sys, autopar.cli; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {name.split(".")[0] for name in done.stdout.split()} & {"jax", "numpy", "ortools"}

@@ -24,7 +24,6 @@ SHOWN = {
     "trade_offs": ("the smallest peak found is", "16 x 4"),
 }
 """What each notebook prints, among other things."""
-QUICK = "first_plan"
 
 
 def cells(path: Path) -> list[tuple[str, str]]:
@@ -75,10 +74,8 @@ def test_what_is_kept_is_what_is_written_and_has_outputs(name: str) -> None:
     assert len(nbformat.writes(notebook)) < 300_000
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=() if n == QUICK else pytest.mark.slow) for n in SHOWN],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SHOWN)
 def test_a_notebook_runs_and_shows_what_is_kept(name: str) -> None:
     notebook = execute(name)
     assert all(text in printed(notebook) for text in SHOWN[name])

@@ -9,8 +9,6 @@ from math import prod
 from pathlib import Path
 from typing import Any, Protocol
 
-from autopar._compat import use_virtual_devices
-
 
 class Target(Protocol):
     """What a user's file asks to plan: a function, example arguments and options."""
@@ -55,6 +53,7 @@ class Tools:
 
     def use_devices(self, mesh: str | None, cluster: str | None, devices: int) -> None:
         """Has JAX make virtual CPU devices: as many as the mesh or the cluster has, else `devices`."""
+        from autopar._compat import use_virtual_devices
         from cost_models import load_cluster
 
         count = devices

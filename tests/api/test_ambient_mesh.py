@@ -56,6 +56,7 @@ def placements(plan: autopar.Plan, kind: str) -> list[str]:
     ]
 
 
+@pytest.mark.quick_share(2)
 @pytest.mark.parametrize("fn", [reshard_like, bare_spec, bare_spec_of_nothing, mapped])
 @pytest.mark.parametrize("devices", [1, 8])
 def test_it_is_traced_under_the_mesh_that_is_set(devices: int, fn: Callable[..., Any]) -> None:

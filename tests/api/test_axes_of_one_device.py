@@ -250,6 +250,7 @@ COLLECTIVES: dict[str, tuple[Callable[..., Any], P]] = {
 }
 
 
+@pytest.mark.quick_share(2)
 @pytest.mark.parametrize("name", COLLECTIVES)
 def test_a_shard_map_over_one_device_is_planned_as_what_it_computes(name: str) -> None:
     body, out = COLLECTIVES[name]

@@ -126,6 +126,7 @@ def test_several_meshes_are_one_error() -> None:
     assert clash_of(told) == "; ".join(map(str, constraints))
 
 
+@pytest.mark.quick_share(2)
 @pytest.mark.parametrize("mesh", [{"a": 8}, None])
 def test_an_unknown_is_not_called_infeasible(mesh: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A solver that gives up under a limit: nothing is proven, and the error says so."""

@@ -247,6 +247,7 @@ def test_results_that_are_inputs_literals_and_repeated() -> None:
     assert_same(found, jax.jit(fn)(X, 3))
 
 
+@pytest.mark.quick_share(2)
 @pytest.mark.parametrize("dtype", ["int32", "int8", "uint8", "bool", "bfloat16", "float16"])
 def test_element_types(dtype: str) -> None:
     def fn(a: Any) -> Any:
@@ -284,6 +285,7 @@ def test_arrays_that_lie_elsewhere(plans: list[int]) -> None:
     assert len(plans) == 1
 
 
+@pytest.mark.quick_share(3)
 @pytest.mark.filterwarnings("ignore::autopar.errors.MovedWarning")
 @pytest.mark.parametrize(
     "types", [(AxisType.Auto,) * 2, (AxisType.Explicit,) * 2, (AxisType.Auto, AxisType.Explicit)]
@@ -301,6 +303,7 @@ def test_a_jax_mesh_of_any_axis_types(types: Any) -> None:
     assert compiled.plan(PARAMS, X).mesh.axes == (("a", 2), ("b", 4))
 
 
+@pytest.mark.quick_share(2)
 @pytest.mark.parametrize(
     "numbers", [(7, 6, 5, 4), (5, 0, 3, 6), (2,), (0, 1, 2, 3, 4, 5), (7, 6, 5, 4, 3, 2, 1, 0)]
 )

@@ -188,6 +188,7 @@ def test_time_that_is_up_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None
         planned(memory_limit_bytes=limit, options=AT_ONCE)
 
 
+@pytest.mark.slow
 def test_limits_are_not_tightened_when_the_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs that all exceed the limit: each tighter one would be another solve and another program."""
     limits: list[float] = []

@@ -172,6 +172,7 @@ def layers(policy: str, *, scanned: bool) -> Any:
     return jax.value_and_grad(loss)
 
 
+@pytest.mark.quick_share(2)
 @pytest.mark.parametrize("scanned", [False, True])
 @pytest.mark.parametrize("mesh", MESHES)
 def test_offloaded_activations_give_the_same(mesh: dict[str, int], scanned: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +32,10 @@ def step(weights: list[jax.Array], x: jax.Array) -> list[jax.Array]:
     return [w - 0.1 * g for w, g in zip(weights, jax.grad(loss)(weights), strict=True)]
 
 
-def args_of(width: int, batch: int) -> tuple[Any, ...]:
-    """The arguments of eight layers, in shape only."""
-    return [jax.ShapeDtypeStruct((width, width), jnp.float32)] * 8, jax.ShapeDtypeStruct(
-        (batch, width), jnp.float32
-    )
+def args_of(width: int, batch: int, layers: int = 8) -> tuple[Any, ...]:
+    """The arguments of so many layers, in shape only."""
+    weights = [jax.ShapeDtypeStruct((width, width), jnp.float32)] * layers
+    return weights, jax.ShapeDtypeStruct((batch, width), jnp.float32)
 
 
 TORUS: dict[str, Any] = {"cluster": "tpu-v5p-4x4x4", "mesh": {"x": 8, "y": 8}}
@@ -65,18 +65,25 @@ def mlp_args() -> tuple[Any, ...]:
     return [(up, down)] * 6, x
 
 
-def plans_of(args: tuple[Any, ...], **more: Any) -> tuple[autopar.Plan, autopar.Plan, autopar.Plan]:
+@cache
+def plans_of(width: int, batch: int) -> tuple[autopar.Plan, autopar.Plan, autopar.Plan]:
     """By the objective, of data parallelism, and with both compared."""
-    setting = {**SETTING, **more}
+    args = args_of(width, batch)
     return (
-        autopar.plan(step, *args, **setting),
-        autopar.plan(step, *args, **setting, mode="data_parallel"),
-        autopar.plan(step, *args, **setting, options=COMPARED),
+        autopar.plan(step, *args, **SETTING),
+        autopar.plan(step, *args, **SETTING, mode="data_parallel"),
+        autopar.plan(step, *args, **SETTING, options=COMPARED),
     )
 
 
+@cache
+def compared_on_a_torus() -> autopar.Plan:
+    """The MLP's plan, with lighter communication compared."""
+    return autopar.plan(mlp_step, *mlp_args(), **TORUS, options=COMPARED)
+
+
 def test_data_parallelism_is_taken_where_its_step_takes_less_time() -> None:
-    searched, data_parallel, compared = plans_of(args_of(2048, 32768))
+    searched, data_parallel, compared = plans_of(2048, 32768)
     assert searched.objective_s < data_parallel.objective_s
     assert data_parallel.step_time_s < searched.step_time_s
     assert compared.strategies == data_parallel.strategies
@@ -86,24 +93,26 @@ def test_data_parallelism_is_taken_where_its_step_takes_less_time() -> None:
 
 
 def test_the_plan_searched_stays_where_its_step_does() -> None:
-    searched, data_parallel, compared = plans_of(args_of(2048, 512))
+    searched, data_parallel, compared = plans_of(2048, 512)
     assert searched.step_time_s < data_parallel.step_time_s
     assert compared.strategies == searched.strategies
     assert compared.summary.space == searched.summary.space
 
 
+@pytest.mark.slow
 def test_data_parallelism_that_finds_no_room_is_not_taken() -> None:
-    args = args_of(2048, 32768)
-    within: dict[str, Any] = {**SETTING, "memory_limit_bytes": 400e6}
+    args = args_of(2048, 32768, layers=2)
+    within: dict[str, Any] = {**SETTING, "memory_limit_bytes": 100e6}
     kept = replace(COMPARED, recompute="never")
     searched = autopar.plan(step, *args, **within, options=replace(kept, overlap="never"))
     compared = autopar.plan(step, *args, **within, options=kept)
     assert compared.step_time_s <= searched.step_time_s
     assert not compared.summary.space.startswith("mode data_parallel")
-    with pytest.raises(NoFeasiblePlan, match="400,000,000 bytes"):
+    with pytest.raises(NoFeasiblePlan, match="100,000,000 bytes"):
         autopar.plan(step, *args, **within, options=kept, mode="data_parallel")
 
 
+@pytest.mark.slow
 def test_why_there_is_no_room_is_found_by_two_workers() -> None:
     """OR-Tools once ended the process here: it saw that there is no choice as it loaded a model with a hint."""
     options = autopar.SearchOptions(recompute="never")
@@ -119,7 +128,7 @@ def test_why_there_is_no_room_is_found_by_two_workers() -> None:
 
 
 def test_a_plan_taken_so_is_solved_anew_in_its_mode() -> None:
-    _, data_parallel, compared = plans_of(args_of(2048, 32768))
+    _, data_parallel, compared = plans_of(2048, 32768)
     pinned = autopar.replicate("x")
     assert compared.resolve(constraints=(pinned,)).objective_s == pytest.approx(
         data_parallel.resolve(constraints=(pinned,)).objective_s
@@ -128,7 +137,7 @@ def test_a_plan_taken_so_is_solved_anew_in_its_mode() -> None:
 
 def test_lighter_communication_is_taken_where_its_step_takes_less_time() -> None:
     searched = autopar.plan(mlp_step, *mlp_args(), **TORUS)
-    compared = autopar.plan(mlp_step, *mlp_args(), **TORUS, options=COMPARED)
+    compared = compared_on_a_torus()
     assert compared.step_time_s < searched.step_time_s
     assert compared.compute_time_s < searched.compute_time_s
     assert 0 < compared.record.communication_weight < 1
@@ -150,7 +159,7 @@ def test_a_plan_of_lighter_communication_is_the_same_from_files(tmp_path: Path) 
 
 
 def test_it_is_solved_anew_at_its_weight() -> None:
-    plan = autopar.plan(mlp_step, *mlp_args(), **TORUS, options=COMPARED)
+    plan = compared_on_a_torus()
     pinned = plan.resolve(constraints=(autopar.replicate("x"),))
     assert pinned.record.communication_weight == plan.record.communication_weight
     assert plan.record.communication_weight < 1
@@ -211,10 +220,10 @@ def test_interrupted_in_the_comparison_it_gives_what_it_has(
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    args = args_of(2048, 32768)
-    searched = autopar.plan(step, *args, **SETTING)
+    searched, *_ = plans_of(2048, 32768)
     monkeypatch.setattr(overlapped, "find_on", interrupt)
-    assert autopar.plan(step, *args, **SETTING, options=COMPARED).strategies == searched.strategies
+    found = autopar.plan(step, *args_of(2048, 32768), **SETTING, options=COMPARED)
+    assert found.strategies == searched.strategies
 
 
 def test_unknown_choices_are_refused() -> None:
@@ -228,7 +237,7 @@ def test_unknown_choices_are_refused() -> None:
 def test_a_step_has_a_bound_that_holds_for_every_plan(tmp_path: Path) -> None:
     """As those of other weights and of data parallelism show, on any mesh."""
     args = args_of(2048, 32768)
-    searched, data_parallel, compared = plans_of(args)
+    searched, data_parallel, compared = plans_of(2048, 32768)
     lighter = autopar.SearchOptions(communication_weight=0.3)
     others = [
         autopar.plan(step, *args, cluster="8x8xh100", mesh=mesh, options=lighter)

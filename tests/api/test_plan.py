@@ -213,6 +213,7 @@ REFUSED = [
 ]  # fmt: skip
 
 
+@pytest.mark.quick_share(3)
 @pytest.mark.parametrize(("fn", "args", "message"), REFUSED)
 def test_a_loaded_plan_refuses_other_arguments_and_functions(
     fn: Any, args: Any, message: str, tmp_path: Path

@@ -110,6 +110,7 @@ def moved(p: Any, x: Any) -> Any:
     return jax.tree.map(lambda a, b: a - 0.1 * b, p, gradient), loss
 
 
+@pytest.mark.quick_share(2)
 @pytest.mark.parametrize(
     ("fn", "args", "options"),
     [
@@ -177,6 +178,7 @@ def test_a_plan_of_data_parallelism_is_kept_as_such(searches: list[int], tmp_pat
     assert len(searches) == 1
 
 
+@pytest.mark.slow
 def test_plans_that_recompute_are_kept(searches: list[int], tmp_path: Path) -> None:
     shapes = specs(scanned, recomputed_arrays(128, 4, 8192))[1]
     setting: Any = {"cluster": "8xh100", "mesh": {"x": 8}, "cache": tmp_path}
@@ -198,6 +200,7 @@ DAMAGE = {
 }
 
 
+@pytest.mark.quick_share(3)
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_a_damaged_file_is_said_and_planned_anew(
     damage: str, searches: list[int], tmp_path: Path
@@ -322,6 +325,7 @@ print(float(loss))
 """
 
 
+@pytest.mark.slow
 def test_both_caches_serve_a_second_process(tmp_path: Path) -> None:
     plans, programs = tmp_path / "plans", tmp_path / "programs"
     losses: list[str] = []

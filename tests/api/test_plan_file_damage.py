@@ -71,7 +71,15 @@ def flipped(rng: random.Random, text: str) -> str:
     return text[:place] + rng.choice('0123456789abc"[]{},:-. ') + text[place + 1 :]
 
 
-@pytest.mark.parametrize(("damage", "count", "refused"), [(changed, 240, 100), (flipped, 160, 40)])
+@pytest.mark.parametrize(
+    ("damage", "count", "refused"),
+    [
+        (changed, 60, 25),
+        (flipped, 40, 10),
+        pytest.param(changed, 240, 100, marks=pytest.mark.slow),
+        pytest.param(flipped, 160, 40, marks=pytest.mark.slow),
+    ],
+)
 def test_damage_is_refused_or_changes_no_value(
     damage: TextOf, count: int, refused: int, text: str, tmp_path: Path
 ) -> None:
@@ -99,4 +107,4 @@ def test_damage_is_refused_or_changes_no_value(
             assert_same(run(PARAMS, X), step(PARAMS, X))
         found["right"] += 1
     assert found["refused"] >= refused, found
-    assert found["right"] + found["equal"] >= 10, found
+    assert found["right"] + found["equal"] >= count // 20, found

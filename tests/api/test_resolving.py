@@ -94,6 +94,7 @@ def test_a_pin_and_other_links_give_the_plan_made_afresh(
     assert_same(start.resolve(cluster=cluster), planned(axes, by_messages, cluster=cluster))
 
 
+@pytest.mark.slow
 def test_within_a_limit_each_change_gives_the_plan_made_afresh() -> None:
     axes, free = ("x",), planned(("x",), False)
     limit = free.peak_memory_bytes * 19 // 20

@@ -200,7 +200,7 @@ def assert_close(found: Any, wanted: Any, close: float = 1e-5) -> None:
         np.testing.assert_allclose(a, b, rtol=close, atol=close * scale)
 
 
-@pytest.mark.quick_share(2)
+@pytest.mark.quick_share(3)
 @pytest.mark.parametrize("number", range(len(FORWARD)))
 def test_forward(number: int) -> None:
     fn, transform = FORWARD[number]
@@ -209,7 +209,7 @@ def test_forward(number: int) -> None:
     )
 
 
-@pytest.mark.quick_share(3)
+@pytest.mark.quick_share(6)
 @pytest.mark.parametrize("number", range(len(DIFFERENTIATED)))
 def test_derivatives(number: int) -> None:
     fn, transform = DIFFERENTIATED[number]
@@ -361,6 +361,7 @@ def test_each_gradient_is_reduced_once_over_the_axes_of_its_parameter() -> None:
     assert gradient["idle"].sharding.is_fully_replicated
 
 
+@pytest.mark.quick_share(2)
 @pytest.mark.parametrize("transform", [jax.grad, lambda f: jax.jit(jax.grad(f))])
 def test_data_parallel_reduces_all_gradients_in_one_bucket(transform: Any) -> None:
     compiled = autopar.compile(tied, cluster="8xh100", devices=jax.devices(), mode="data_parallel")
@@ -424,6 +425,7 @@ def test_constraints_on_operators_cannot_be_mapped() -> None:
     assert_close(jax.grad(scaled_sum(compiled))(PARAMS), jax.grad(scaled_sum(net))(PARAMS))
 
 
+@pytest.mark.quick_share(2)
 @pytest.mark.parametrize("mode", ["data_parallel", "manual"])
 def test_modes(mode: str) -> None:
     pins = (
@@ -493,6 +495,7 @@ def test_static_arguments() -> None:
     np.testing.assert_array_equal(jax.grad(lambda x: compiled(4, x).sum())(X), np.full_like(X, 4))
 
 
+@pytest.mark.quick_share(2)
 @pytest.mark.parametrize("fn", [loss, net])
 def test_gradients_have_the_types_of_an_explicit_mesh(fn: Any) -> None:
     mesh = jax.make_mesh((8,), ("z",), axis_types=(AxisType.Explicit,))

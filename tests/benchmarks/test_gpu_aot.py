@@ -159,6 +159,7 @@ def test_agreement_is_of_computing_kernels_steps_and_peaks() -> None:
     assert found.peaks.worst_under == pytest.approx(0.1)
 
 
+@pytest.mark.quick_share(4)
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("devices", [8, 64])
 def test_models_are_shapes_that_divide(name: str, devices: int) -> None:

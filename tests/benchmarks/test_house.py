@@ -60,6 +60,7 @@ def test_circles_and_arrows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     ]
 
 
+@pytest.mark.slow
 def test_it_reads_this_repository(capsys: pytest.CaptureFixture[str]) -> None:
     assert house.main([]) == 0
     shown = capsys.readouterr().out

@@ -62,6 +62,7 @@ def test_both_evaluations_agree() -> None:
     assert 0 < agreed < 300
 
 
+@pytest.mark.slow
 def test_the_benchmark_writes_what_it_found(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -119,6 +120,7 @@ def fall(_path: Path, _ends: float, _check: bool, out: Connection) -> None:
     os._exit(9)
 
 
+@pytest.mark.quick_share(2)
 @pytest.mark.parametrize(
     ("work", "choices", "ended"), [(hang, [7, 5], "late"), (fall, [3], "exit code 9")]
 )
@@ -142,6 +144,7 @@ def test_what_a_process_found_is_kept_whatever_becomes_of_it(
     assert record.verified is None
 
 
+@pytest.mark.slow
 def test_an_instance_without_an_answer_is_told_as_such(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

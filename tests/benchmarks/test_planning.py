@@ -24,6 +24,7 @@ BILLIONS = {
 }
 
 
+@pytest.mark.quick_share(2)
 @pytest.mark.parametrize("scanned", [False, True])
 def test_every_stage_is_timed(scanned: bool, capsys: pytest.CaptureFixture[str]) -> None:
     case = Case("tiny", partial(TINY, 2, scanned=scanned), (2, 4))

@@ -134,6 +134,7 @@ def test_only_plans_count_for_the_agreement() -> None:
     assert found.peaks.worst_under == pytest.approx(0.1)
 
 
+@pytest.mark.quick_share(4)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("devices", [16, 256])
 def test_models_are_shapes_that_divide(name: str, devices: int) -> None:

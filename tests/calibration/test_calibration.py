@@ -414,6 +414,7 @@ HLO_KINDS = {"permute": "collective-permute"}
 """How HLO calls collectives, where that is not their name with hyphens."""
 
 
+@pytest.mark.quick_share(4)
 @pytest.mark.parametrize("kind", COLLECTIVES)
 @pytest.mark.parametrize("members", [2, 4])
 def test_collectives_run_between_kernels_which_are_timed_alone_too(kind: str, members: int) -> None:

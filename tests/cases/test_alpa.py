@@ -123,6 +123,7 @@ def test_case_3_two_axes_as_alpa_splits() -> None:
     assert largest_difference(found, step, args, "'m'") < 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.quick_share(2)
 @pytest.mark.parametrize(("mesh", "rate"), [(LINES[0], 0.0), (LINES[1], 0.1)], ids=str)
 def test_case_13_bert(mesh: Mesh, rate: float) -> None:

@@ -79,6 +79,7 @@ def test_case_18_mixture_of_experts(mesh: Mesh) -> None:
             assert is_replicated(placement)
 
 
+@pytest.mark.slow
 def test_case_18_computes_what_the_layer_does() -> None:
     step, args = state_step(mixture_of_experts(batch=8), "adam")
     assert largest_difference(plan(step, args, {"x": 4}), step, args, "'m'") < 1e-4

@@ -306,6 +306,7 @@ def truncate(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])
 
 
+@pytest.mark.quick_share(3)
 @pytest.mark.parametrize("harm", [flip, truncate, Path.unlink])
 def test_whatever_is_damaged_the_one_before_is_used(tmp_path: Path, harm: Any) -> None:
     saved(tmp_path / "good", STATE, steps=(1, 2))

@@ -223,7 +223,7 @@ def ready_at(graph: OpGraph, op: OpNode) -> int:
     return max(inside) if op.kind in ("carry_out", "scan_stack", "cond_result") else op.id
 
 
-@pytest.mark.quick_share(4)
+@pytest.mark.quick_share(8)
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("limited", [False, True])
 def test_random_choices_cost_what_their_plan_costs(case: Any, limited: bool) -> None:
@@ -428,7 +428,7 @@ WRITTEN_OVER: dict[str, Callable[[], Any]] = {
 
 
 # Without loops: there, lowering may reuse a conversion that the Problem counts as a copy of its own.
-@pytest.mark.quick_share(3)
+@pytest.mark.quick_share(9)
 @pytest.mark.parametrize(
     ("name", "cluster"),
     [
@@ -478,12 +478,13 @@ def _bytes_of(problem: Problem, node: int) -> float:
     )
 
 
+@pytest.mark.quick_share(2)
 @pytest.mark.parametrize("name", WRITTEN_OVER)
 def test_of_what_may_be_written_over_the_problem_counts_no_more(name: str) -> None:
     """It leaves out all that is, though a redistribution on the way makes it lie elsewhere."""
     here = setting(name)
     problem = here.problem()
-    for seed in range(32):
+    for seed in range(12):
         drawn = here.drawn(problem, seed)
         if np.isfinite(objective(problem, drawn.choice)):
             spent = account_of(here.graph, drawn.program, here.pricing).peak_memory_bytes
@@ -538,7 +539,7 @@ SMALL = [
 ]
 
 
-@pytest.mark.quick_share(4)
+@pytest.mark.quick_share(8)
 @pytest.mark.parametrize("name", SMALL)
 def test_nor_does_it_at_any_operator(name: str) -> None:
     here = setting(name)
@@ -551,6 +552,7 @@ def with_usages(problem: Problem, change: Callable[[Usage], Usage]) -> Problem:
     )
 
 
+@pytest.mark.quick_share(3)
 @pytest.mark.parametrize(
     "change",
     [
@@ -646,6 +648,7 @@ def test_assemblies_that_share_caches_are_those_that_do_not() -> None:
     assert all(a.cost is b.cost for a, b in zip(problems[0].edges, problems[3].edges, strict=True))
 
 
+@pytest.mark.quick_share(2)
 @pytest.mark.parametrize("name", ["mlp", "gpt"])
 def test_what_is_held_is_made_once_for_equal_layers_and_the_same_as_if_made_for_each(
     name: str, monkeypatch: pytest.MonkeyPatch

@@ -9,7 +9,7 @@ import pytest
 from autopar.core.graph import OpNode
 from autopar.ops.traits import is_fusible, one_per_element, traits_of, work_flops
 from autopar.trace import trace
-from tests.ops.build import build
+from tests.ops.build import operator_of
 from tests.ops.cases_linear_algebra import LINEAR_ALGEBRA
 
 N = 64
@@ -23,7 +23,7 @@ def operator(fn: object, *shapes: tuple[int, ...], kind: str) -> OpNode:
 @pytest.mark.quick_share(3)
 @pytest.mark.parametrize("case", LINEAR_ALGEBRA, ids=[case.name for case in LINEAR_ALGEBRA])
 def test_every_case_has_work_and_is_an_operator_of_its_own(case: object) -> None:
-    op = build(case).op
+    op = operator_of(case)
     if traits_of(op.kind).flops is not one_per_element:
         assert work_flops(op) > 0
         assert not is_fusible(op)

@@ -145,6 +145,7 @@ def test_of_what_is_kept_and_that_in_another_shape_one_is_enough() -> None:
     assert found == [False, True, True]
 
 
+@pytest.mark.quick_share(4)
 @pytest.mark.parametrize("kept", [1, 8])
 def test_a_rematerialised_block_keeps_what_it_is_given_alone(kept: int) -> None:
     """As XLA's GPU compiler does (jax 0.10.2, H100): an activation for each of them, 8 for each block that is kept.

@@ -292,6 +292,7 @@ NEEDED = {
 """What a set with i members of a group inside needs from the o outside, in parts of S; min: where most are sent in."""
 
 
+@pytest.mark.quick_share(3)
 @pytest.mark.parametrize("kind", list(ALGORITHMS))
 def test_no_price_is_below_what_must_cross_a_cut(kind):
     for links, got, groups in each():

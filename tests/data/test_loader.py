@@ -114,6 +114,7 @@ def test_each_epoch_has_every_row_in_an_order_of_its_own(plan: autopar.Plan) -> 
     assert np.reshape(other, (2, ROWS)).tolist() != batches.tolist()
 
 
+@pytest.mark.quick_share(3)
 @pytest.mark.parametrize("reading", [AT_ONCE, Reading(0, 1, 1), Reading(0, 3, 4)])
 @pytest.mark.parametrize("depth", [0, 2])
 def test_batches_are_the_same_however_they_are_made(
@@ -133,6 +134,7 @@ def test_batches_that_processes_make_are_the_same(plan: autopar.Plan) -> None:
         assert given_out(given) == expected
 
 
+@pytest.mark.slow
 def test_batches_are_the_same_while_readings_are_tried(
     plan: autopar.Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:

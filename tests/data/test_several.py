@@ -11,6 +11,8 @@ import pytest
 from benchmarks import hosts
 from tests.data.several import BATCH, ROWS, SPECS, everything
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def alone() -> dict[str, Any]:
@@ -18,9 +20,7 @@ def alone() -> dict[str, Any]:
     return everything(jax.devices()[:4])
 
 
-@pytest.fixture(
-    scope="module", params=[2, pytest.param(4, marks=pytest.mark.slow)], ids=["two", "four"]
-)
+@pytest.fixture(scope="module", params=[2, 4], ids=["two", "four"])
 def found(request: pytest.FixtureRequest) -> dict[str, Any]:
     """What several processes found; they are started once."""
     count = request.param

@@ -24,7 +24,7 @@ from autopar.ops.rules.notation import show
 from autopar.ops.rules.user import as_rule
 from autopar.trace import trace
 from tests.api.same import SLOW, assert_same
-from tests.ops.build import Built, build
+from tests.ops.build import Built, build, operator_of
 from tests.ops.cases import CASES
 from tests.ops.property import MESHES, check_rule
 
@@ -86,6 +86,7 @@ MAIN = {
 }
 
 
+@pytest.mark.quick_share(6)
 @pytest.mark.parametrize(
     "name",
     [pytest.param(name, marks=[pytest.mark.slow] * (n % 2)) for n, name in enumerate(sorted(MAIN))],
@@ -234,7 +235,7 @@ def test_what_fails_or_has_no_operands_has_no_rule() -> None:
 
     assert find_rule(operator(picky, (8, 4))) is None
     assert find_rule(operator(lambda x: [x], (0, 4))) is None
-    made_up = build(by_name["tanh"]).op
+    made_up = operator_of(by_name["tanh"])
     assert find_rule(OpNode(0, "tanh", made_up.ins, made_up.outs)) is None
 
 

@@ -89,6 +89,7 @@ def test_one_that_does_not_end_is_ended(monkeypatch: pytest.MonkeyPatch, anew: P
     assert find_rule.note(op) == "Tried on random operands, it took longer than 1 s."
 
 
+@pytest.mark.slow
 def test_sparse_matrices_are_planned_whatever_their_indices() -> None:
     """Whether their operators have rules or not."""
     pointers, columns = jnp.arange(9), jnp.arange(8)
@@ -125,6 +126,7 @@ def test_a_process_that_went_is_started_again(own: Process) -> None:
         own._running.wait()
 
 
+@pytest.mark.slow
 def test_one_that_had_nothing_to_do_ends_and_is_started_again(
     own: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:

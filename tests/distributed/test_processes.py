@@ -227,6 +227,7 @@ def test_another_launcher_starts_the_same_script(launcher: str, tmp_path: Path) 
     assert sorted(said) == ["rank 0 of 2, 2 devices", "rank 1 of 2, 2 devices"]
 
 
+@pytest.mark.slow
 def test_variables_start_the_same_script(tmp_path: Path) -> None:
     """As on hosts that nothing joins, or in pods: each process is told by hand."""
     with socket.socket() as free:

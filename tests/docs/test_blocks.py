@@ -16,14 +16,16 @@ WITH_CODE = [
     for page in RUN
     if any(b.language in ("python", "console") for b in blocks_of(page.read_text(encoding="utf-8")))
 ]
-SLOW: set[Path] = set()
+QUICK = {ROOT / "README.md", DOCS / "index.md", DOCS / "tutorial.md"}
+"""What is read first; a page takes a process, and seconds."""
 OF_MODELS = {DOCS / "guide" / "libraries.md"}
 """What needs the extra `models`."""
 
 
 def _marks(page: Path) -> list[pytest.MarkDecorator]:
-    marks = ((SLOW, pytest.mark.slow), (OF_MODELS, pytest.mark.models))
-    return [mark for pages, mark in marks if page in pages]
+    if page in OF_MODELS:
+        return [pytest.mark.models]
+    return [] if page in QUICK else [pytest.mark.slow]
 
 
 @pytest.mark.parametrize(

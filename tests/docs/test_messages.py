@@ -22,6 +22,7 @@ PAGE = TARGET.read_text(encoding="utf-8")
 BY_TESTS = {name: test for section in sections() for name, test in section.tests.items()}
 
 
+@pytest.mark.quick_share(5)
 @pytest.mark.skipif(
     not jax.__version__.startswith(SHOWN_BY), reason="messages of JAX itself are of one release"
 )

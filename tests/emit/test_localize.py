@@ -66,7 +66,7 @@ def run_sharded(
     return [raw(x) for x in jax.jit(run)(*found.values)]
 
 
-@pytest.mark.quick_share(4)
+@pytest.mark.quick_share(8)
 @pytest.mark.parametrize(
     "name",
     [

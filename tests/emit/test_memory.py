@@ -31,7 +31,7 @@ CASES = [
 ]
 
 
-@pytest.mark.quick_share(2)
+@pytest.mark.quick_share(8)
 @pytest.mark.parametrize("mode", ["auto", pytest.param("data_parallel", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", CASES)
 def test_the_prediction_is_what_xla_sets_aside(name: str, mode: str) -> None:
@@ -120,7 +120,7 @@ MEETING = {
 }
 
 
-@pytest.mark.quick_share(3)
+@pytest.mark.quick_share(6)
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 @pytest.mark.parametrize("loss", MEETING, ids=lambda loss: loss.__name__)
 def test_the_prediction_knows_what_becomes_of_operators_that_meet(loss: Any, dtype: Any) -> None:

@@ -157,6 +157,7 @@ ONE_STEP = [
 ]
 
 
+@pytest.mark.quick_share(3)
 @pytest.mark.parametrize(("mesh", "step"), ONE_STEP, ids=str)
 def test_one_move(mesh: DeviceMesh, step: Step) -> None:
     assert_moves(mesh, [step])

@@ -281,6 +281,7 @@ ALONE = {
 }
 
 
+@pytest.mark.quick_share(5)
 @pytest.mark.parametrize("inside", ALONE)
 @pytest.mark.parametrize("around", ["nothing", "loops", "products", "several"])
 def test_a_body_costs_what_it_costs_outside(inside: str, around: str) -> None:

@@ -70,6 +70,7 @@ def rolled(x: Array, shift: Array) -> Any:
 SPLIT = {"rows": P("d"), "columns": P(None, "d")}
 
 
+@pytest.mark.quick_share(2)
 @pytest.mark.parametrize(
     ("fn", "split"), diagonal([written, read, filled, taken, scattered, rolled], SPLIT)
 )
@@ -152,6 +153,7 @@ def trained(x: Array, index: Array, rows: Array) -> Any:
 EMPTY = {"no batch": (0, 3), "no indices": (8, 0), "nothing at all": (0, 0), "some": (8, 3)}
 
 
+@pytest.mark.quick_share(3)
 @pytest.mark.parametrize("shape", EMPTY)
 @pytest.mark.parametrize("fn", [indexed, scanned, trained])
 def test_arrays_without_elements(fn: Callable[..., Any], shape: str) -> None:

@@ -75,6 +75,7 @@ def test_space_is_split_and_neighbours_exchange_what_windows_share(mesh: str) ->
     prove(case, case.states(plan.record.stage, permutes=False)["mark_mirror"])
 
 
+@pytest.mark.quick_share(3)
 @pytest.mark.parametrize("mesh", MESHES)
 @pytest.mark.parametrize(
     "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 8))]

@@ -68,6 +68,7 @@ FUNCTIONS: dict[str, tuple[Function, tuple[Any, ...]]] = {
 }
 
 
+@pytest.mark.quick_share(3)
 @pytest.mark.parametrize(("name", "mesh"), diagonal(FUNCTIONS, MESHES))
 def test_a_plan_computes_the_same_and_runs_what_it_lists(name: str, mesh: str) -> None:
     case = Case(*FUNCTIONS[name], "float32")

@@ -90,6 +90,7 @@ def test_a_step_is_split_in_space_and_runs_what_it_lists(name: str, shape: str) 
     check(case, program)
 
 
+@pytest.mark.quick_share(3)
 @pytest.mark.parametrize(("name", "shape"), diagonal(STEPS, LARGE))
 def test_eight_devices_hold_an_eighth(name: str, shape: str) -> None:
     step, count = STEPS[name]

@@ -40,6 +40,7 @@ def case_of(model: str, seed: int) -> Case:
     return step_case(model, optimiser) if seed % 2 else gradients_case(model)
 
 
+@pytest.mark.quick_share(2)
 @pytest.mark.parametrize(("seed", "model", "mesh"), DRAWN)
 def test_a_random_plan_computes_the_same_and_runs_what_it_lists(
     seed: int, model: str, mesh: str
@@ -48,6 +49,7 @@ def test_a_random_plan_computes_the_same_and_runs_what_it_lists(
     check(case, case.program(drawn(case, mesh, seed)))
 
 
+@pytest.mark.quick_share(2)
 @pytest.mark.parametrize(("model", "mesh"), diagonal(SIZES, MESHES))
 @pytest.mark.parametrize(
     "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 10))]

@@ -51,6 +51,7 @@ def check_plan(case: Case, plan: autopar.Plan) -> None:
     prove(case, case.states(plan.record.stage, permutes=False)["mark_mirror"])
 
 
+@pytest.mark.quick_share(2)
 @pytest.mark.parametrize(
     ("part", "model", "mesh"),
     [
@@ -109,6 +110,7 @@ def test_rematerialised_blocks_stay_what_they_are(typed_key: bool) -> None:
     assert remats(case, plan.program()) == len(case.graph.regions) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mesh", ["8", pytest.param("2x4", marks=pytest.mark.slow)])
 def test_rematerialised_blocks_survive_any_plan(mesh: str) -> None:
     case = gradients_case("gpt", remat=True)

@@ -69,7 +69,7 @@ def cases() -> dict[str, Padded]:
 CASES = cases()
 
 
-@pytest.mark.quick_share(2)
+@pytest.mark.quick_share(3)
 @pytest.mark.parametrize(("name", "mesh"), diagonal(CASES, MESHES))
 @pytest.mark.parametrize(
     "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 8))]

@@ -104,6 +104,7 @@ def test_a_target_is_the_byte_that_follows() -> None:
     assert tokens.max() < 256
 
 
+@pytest.mark.slow
 def test_the_gpt_learns_and_its_key_moves_on() -> None:
     example = load("gpt_text")
     found, state = losses(example, example.batches(12))

@@ -57,6 +57,7 @@ def is_faster(plan: autopar.Plan, other: autopar.Plan) -> bool:
     return found.is_told_apart and found.difference_s < 0
 
 
+@pytest.mark.quick_share(2)
 @pytest.mark.parametrize("mode", MODES)
 def test_each_mode_learns_as_one_device_does(mode: str) -> None:
     modes = example("modes")

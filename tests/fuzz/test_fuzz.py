@@ -59,6 +59,7 @@ def test_what_is_printed_is_what_runs() -> None:
             np.testing.assert_array_equal(mine, theirs)
 
 
+@pytest.mark.slow
 def test_programs_hold_most_of_what_there_is() -> None:
     found = set[str]()
     with jax.enable_x64(True):

@@ -53,6 +53,7 @@ def not_linear(op: OpNode, rule: FactorRule) -> FactorRule:
     return replace(rule, carried={factor: places[:1] for factor, places in rule.carried.items()})
 
 
+@pytest.mark.quick_share(2)
 @pytest.mark.parametrize(
     ("kind", "change"),
     [
@@ -76,12 +77,14 @@ def as_it_is(local: LocalOp) -> Run:
     return local.bind(shape=local.out_shape()) if local.op.kind == "iota" else local.bind()
 
 
+@pytest.mark.quick_share(3)
 @pytest.mark.parametrize("kind", ["iota", "gather", "scatter-add"])
 def test_a_wrong_localiser_is_found(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     monkeypatch.setitem(localize._LOCALISERS, kind, as_it_is)
     first_failure()
 
 
+@pytest.mark.slow
 def test_a_planted_bug_is_made_small_and_located(monkeypatch: pytest.MonkeyPatch) -> None:
     plant_rule(monkeypatch, "reduce_max", as_sum)
     small = shrink(first_failure())

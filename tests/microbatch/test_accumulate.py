@@ -44,7 +44,7 @@ def cross_entropy(w: Any, x: Any, labels: Any) -> Any:
 # Models ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.quick_share(2)
+@pytest.mark.quick_share(4)
 @pytest.mark.parametrize(("name", "count"), [("mlp", 2), ("tied", 2), ("gpt", 4), ("bert", 2)])
 def test_gradients_of_models_are_those_of_plain_jax(name: str, count: int) -> None:
     """Dropout, tied embeddings, causal masks; sums of another order differ by rounding."""
@@ -52,6 +52,7 @@ def test_gradients_of_models_are_those_of_plain_jax(name: str, count: int) -> No
     assert_accumulates(fn, *args, count=count)
 
 
+@pytest.mark.slow
 def test_the_example_takes_a_fraction_of_its_memory() -> None:
     """Dropout and Adam, over 4 layers: activations of a fourth of the batch at a time."""
     step, (state, *_) = gpt_text.training_step()
@@ -84,6 +85,7 @@ def adam_step(optimizer: Any) -> Callable[..., Any]:
     return step
 
 
+@pytest.mark.quick_share(3)
 @pytest.mark.parametrize(
     "optimizer",
     [

@@ -74,6 +74,7 @@ def assert_close(found, wanted, tolerance=1e-10):
         np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.quick_share(2)
 @pytest.mark.parametrize(
     ("layer", "stages"),
     diagonal([plain, dropped, normalised, attending], ALL, quick=2),
@@ -86,6 +87,7 @@ def test_values_and_gradients_are_those_of_scan(layer, stages, drawn):
     assert_close(found, wanted)
 
 
+@pytest.mark.quick_share(3)
 @pytest.mark.parametrize("stages", [Stages(2, 4, 2), Stages(2, 4), None], ids=str)
 def test_parameters_may_lie_in_rounds(stages, drawn):
     params, x = drawn
@@ -98,6 +100,7 @@ def test_parameters_may_lie_in_rounds(stages, drawn):
     assert_close((joined, found[1][1]), wanted[1])
 
 
+@pytest.mark.quick_share(2)
 @pytest.mark.parametrize("stages", [Stages(4, 4), Stages(2, 4, 2)], ids=str)
 def test_a_tied_embedding_stands_before_and_behind_the_stages(stages, drawn):
     params, _ = drawn
@@ -117,6 +120,7 @@ def test_a_tied_embedding_stands_before_and_behind_the_stages(stages, drawn):
     assert_close(found, wanted)
 
 
+@pytest.mark.quick_share(2)
 @pytest.mark.parametrize("layer", [dropped, attending])
 def test_a_checkpointed_layer_runs_in_stages(layer, drawn):
     wanted = gradients(layer, *drawn)
@@ -125,6 +129,7 @@ def test_a_checkpointed_layer_runs_in_stages(layer, drawn):
     assert_close(found, wanted)
 
 
+@pytest.mark.quick_share(2)
 @pytest.mark.parametrize("kept", [False, True])
 def test_functions_that_are_operators_run_in_stages(kept, drawn):
     def layer(x, p):
@@ -315,6 +320,7 @@ def test_a_plan_in_rounds_runs():
     assert_close(jax.device_get(step(params, x)), wanted, 1e-5)
 
 
+@pytest.mark.slow
 def test_rounds_are_chosen_for_few_rows():
     shapes = {"up": (2, 8, 4096, 16384), "down": (2, 8, 16384, 4096)}
     params = {name: jax.ShapeDtypeStruct(shape, jnp.float16) for name, shape in shapes.items()}
@@ -325,6 +331,7 @@ def test_rounds_are_chosen_for_few_rows():
     assert "4 pipeline stages in 2 rounds of 4 micro-batches" in str(report.parallelism)
 
 
+@pytest.mark.slow
 def test_stages_are_not_chosen_where_links_are_fast():
     plan = autopar.plan(training_step, *deep(16, 64, 1024), cluster="8xh100", mesh={"x": 8})
     assert plan.bound.report().stages is None

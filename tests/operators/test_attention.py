@@ -17,7 +17,7 @@ from autopar import operators
 from autopar.core.mesh import DeviceMesh
 from autopar.ops.rules import rule_of
 from autopar.ops.rules.enumerate import enumerate_strategies
-from tests.operators.test_shipped import built
+from tests.operators.test_shipped import built, functions_in
 from tests.ops import cudnn
 from tests.ops.property import MESHES, check_rule
 
@@ -82,7 +82,7 @@ def same(found: Any, expected: Any, tolerance: float = 2e-4) -> None:
         np.testing.assert_allclose(wide, np.asarray(other), rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.quick_share(3)
+@pytest.mark.quick_share(9)
 @pytest.mark.parametrize("name", CALLS)
 def test_every_strategy_computes_the_same(name: str) -> None:
     """Forwards and backwards, on slices put together as the strategy says."""
@@ -92,6 +92,7 @@ def test_every_strategy_computes_the_same(name: str) -> None:
         assert check_rule(one, rule_of(one.op), MESHES[0], 16) >= 3
 
 
+@pytest.mark.quick_share(2)
 @pytest.mark.parametrize("name", ["causal", "with a bias"])
 def test_heads_on_more_devices_than_there_are_key_heads(name: str) -> None:
     mesh = DeviceMesh.of({"x": 8})
@@ -103,6 +104,7 @@ def test_heads_on_more_devices_than_there_are_key_heads(name: str) -> None:
         check_rule(one, rule_of(one.op), mesh, 16)
 
 
+@pytest.mark.slow
 def test_every_strategy_gives_the_gradient_of_a_bias() -> None:
     def loss(bias: Any, *qkv: Any) -> Any:
         return (dot_product_attention(*qkv, bias=bias) ** 2).sum()
@@ -115,10 +117,10 @@ def test_every_strategy_gives_the_gradient_of_a_bias() -> None:
 
 def test_what_may_be_split() -> None:
     """Batch, heads with their key heads, and queries, alone or with keys; a causal one knows its place."""
-    (found, *_) = built(gradients(CALLS["causal"]), arrays())
+    (found, *_) = functions_in(gradients(CALLS["causal"]), arrays())
     placed = {
         (str(s.ins[0]), str(s.ins[1]), str(s.ins[4]))
-        for s in enumerate_strategies(rule_of(found.op), DeviceMesh.of({"x": 4}))
+        for s in enumerate_strategies(rule_of(found), DeviceMesh.of({"x": 4}))
     }
     whole = "[-, -, -, -]"
     heads = "[-, -, x, -]"
@@ -131,6 +133,7 @@ def test_what_may_be_split() -> None:
 PINNED = {"batch": "x, -, -, -", "heads": "-, -, x, -", "queries": "-, x, -, -"}
 
 
+@pytest.mark.quick_share(2)
 @pytest.mark.parametrize("where", PINNED)
 @pytest.mark.parametrize("implementation", [None, "cudnn"])
 def test_plans_have_the_values_of_jax(where: str, implementation: str | None) -> None:

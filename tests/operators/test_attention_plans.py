@@ -121,6 +121,7 @@ def round_a_ring(space: Space) -> Space:
     return replace(space, strategies=tuple(strategies))
 
 
+@pytest.mark.quick_share(2)
 @pytest.mark.parametrize(
     ("name", "mesh"),
     [
@@ -137,6 +138,7 @@ def test_keys_and_values_go_round_in_a_ring(name: str, mesh: str) -> None:
     check(case, program)
 
 
+@pytest.mark.quick_share(2)
 @pytest.mark.parametrize(("name", "mesh"), diagonal(LAYERS, MESHES))
 @pytest.mark.parametrize(
     "seed",

@@ -15,8 +15,8 @@ from autopar.ops.rules import rule_of
 from autopar.ops.rules.attention import slowest
 from autopar.ops.rules.enumerate import enumerate_strategies
 from tests.operators.test_attention import CALLS, arrays, gradients, planned, same
-from tests.operators.test_shipped import built
-from tests.ops.build import build
+from tests.operators.test_shipped import functions_in
+from tests.ops.build import operator_of
 from tests.ops.cases_attention import ATTENTION
 from tests.ops.property import MESHES
 
@@ -27,7 +27,7 @@ ROUND = {"causal", "causal round a ring", "causal, heads first", "round a ring"}
 @pytest.mark.parametrize("case", ATTENTION, ids=lambda case: case.name)
 def test_what_may_go_round(case: Any) -> None:
     """As many keys as queries, told by a causal mask or not at all; the work is the same on all devices then."""
-    op = build(case).op
+    op = operator_of(case)
     mesh = DeviceMesh.of({"x": 2})
     rings = [s for s in enumerate_strategies(rule_of(op), mesh) if s.exchanges]
     assert bool(rings) == (case.name.removeprefix(f"{case.kind} ") in ROUND)
@@ -37,8 +37,8 @@ def test_what_may_go_round(case: Any) -> None:
 @pytest.mark.parametrize("name", CALLS)
 def test_what_is_written_out_may_go_round_in_blocks(name: str) -> None:
     """Forwards and backwards, without a window, bias, mask, lengths and sums."""
-    for one in built(gradients(CALLS[name]), arrays()):
-        rings = [s for s in enumerate_strategies(rule_of(one.op), MESHES[0]) if s.exchanges]
+    for op in functions_in(gradients(CALLS[name]), arrays()):
+        rings = [s for s in enumerate_strategies(rule_of(op), MESHES[0]) if s.exchanges]
         assert bool(rings) == (name in ("plain", "causal"))
 
 

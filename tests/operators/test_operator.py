@@ -236,6 +236,7 @@ def test_a_planted_bug_is_found() -> None:
 # --- plans -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.quick_share(9)
 @pytest.mark.parametrize("which", WHICH)
 def test_a_plan_computes_what_the_function_does(which: Any, tmp_path: Any) -> None:
     options = autopar.SearchOptions(operators=which)

@@ -96,6 +96,12 @@ def built(function: Function, args: list[Any]) -> list[Built]:
     return found
 
 
+def functions_in(function: Function, args: list[Any]) -> list[OpNode]:
+    """The operators of the trace that are functions; nothing is computed."""
+    with KEEP(True):
+        return [op for op in trace(function, tuple(args)).graph.ops if op.body is not None]
+
+
 def run(op: OpNode, values: list[Any]) -> list[Any]:
     assert isinstance(op.payload, Payload)
     results = op.payload.primitive.bind(*values, **op.payload.params)

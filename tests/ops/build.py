@@ -63,6 +63,28 @@ class Built:
 
 
 @cache
+def operator_of(case: Case) -> OpNode:
+    """The operator of `build(case)`; nothing is computed."""
+    rng = np.random.default_rng(0)
+    args = tuple(arg.draw(rng) for arg in case.args)
+    if case.kind in TRACED:
+        graph = trace(case.function, args).graph
+        return next(op for op in graph.ops if op.kind == case.kind)
+
+    closed = jax.make_jaxpr(case.function)(*args)
+    return _op(next(equations(case.kind, closed.jaxpr)))
+
+
+def equations(kind: str, jaxpr: Any) -> Iterator[Any]:
+    """The equations of one primitive in a jaxpr, calls included, in the order in which they run."""
+    for eqn in jaxpr.eqns:
+        if eqn.primitive.name == kind:
+            yield eqn
+        if eqn.primitive.name in CALLS:
+            yield from equations(kind, eqn.params[CALLS[eqn.primitive.name]].jaxpr)
+
+
+@cache
 def build(case: Case) -> Built:
     """The first operator of the case's kind, with the values that it meets."""
     if case.kind in TRACED:

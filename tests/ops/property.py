@@ -20,7 +20,7 @@ from autopar.emit.exchange import Exchanger
 from autopar.emit.local.localize import localize
 from autopar.ops.rules.enumerate import enumerate_strategies
 from autopar.ops.rules.factor_rule import FactorRule
-from tests.ops.build import Built, raw
+from tests.ops.build import Built, Case, raw
 from tests.ops.simulate import position as index
 from tests.ops.simulate import run_devices
 
@@ -32,6 +32,11 @@ MESHES = (
 )
 FEW = 4
 """Strategies of one operator on one mesh that every run of the tests tries; the slow ones try far more."""
+
+
+def name_of(value: Case | DeviceMesh) -> str:
+    """What a case, or a mesh, is called as a parameter."""
+    return value.name if isinstance(value, Case) else str(value)
 
 
 def check_rule(built: Built, rule: FactorRule, mesh: DeviceMesh, most: int = FEW) -> int:

@@ -17,7 +17,7 @@ from autopar.ops.rules.stated import INNER, OPAQUE, TRACED, reason_without_rule
 from autopar.trace import walk
 from autopar.trace.keys import _RANDOM
 from tests.ops.all_cases import ABSENT, CASES
-from tests.ops.build import build
+from tests.ops.build import operator_of
 
 LIBRARIES = (
     "numpy",
@@ -91,4 +91,4 @@ def test_what_is_stated_whole_has_a_reason_and_no_strategy() -> None:
     stated = [case for case in CASES if reason_whole(case.kind)]
     assert stated
     for case in stated:
-        assert rule_of(build(case).op).factors == ()
+        assert rule_of(operator_of(case)).factors == ()

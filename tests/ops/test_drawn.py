@@ -164,7 +164,7 @@ DRAWN: dict[str, tuple[st.SearchStrategy[Case], int]] = {
 
 
 @pytest.mark.parametrize(
-    "share", [pytest.param(3, id="some"), pytest.param(1, id="all", marks=pytest.mark.slow)]
+    "share", [pytest.param(6, id="some"), pytest.param(1, id="all", marks=pytest.mark.slow)]
 )
 @pytest.mark.parametrize("name", DRAWN)
 def test_a_drawn_operator_computes_the_same_on_slices(name: str, share: int) -> None:

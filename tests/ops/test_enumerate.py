@@ -15,7 +15,7 @@ from autopar.ops.rules.enumerate import enumerate_strategies
 from autopar.ops.rules.factor_rule import FactorRule, TensorFactors
 from autopar.ops.rules.registry import rule_of
 from tests.ops.all_cases import CASES
-from tests.ops.build import Case, build
+from tests.ops.build import Case, operator_of
 
 MESHES = [DeviceMesh.of({"x": 2, "y": 4}), DeviceMesh.of({"x": 2, "one": 1, "y": 2, "z": 2})]
 SAMPLE = CASES[::7]
@@ -83,7 +83,7 @@ def placed(
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
 @pytest.mark.parametrize("case", SAMPLE, ids=lambda case: case.name)
 def test_as_defined_and_in_the_same_order(case: Case, mesh: DeviceMesh) -> None:
-    rule = rule_of(build(case).op)
+    rule = rule_of(operator_of(case))
     alone = replace(rule, ways=())
     found = [
         s

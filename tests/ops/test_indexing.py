@@ -7,7 +7,7 @@ import pytest
 from autopar.core.mesh import DeviceMesh
 from autopar.ops.rules import rule_of
 from autopar.ops.rules.enumerate import enumerate_strategies
-from tests.ops.build import Case, build
+from tests.ops.build import Case, build, operator_of
 from tests.ops.cases_indexing import FORMS
 from tests.ops.property import check_rule
 
@@ -15,7 +15,7 @@ MESH = DeviceMesh.of({"x": 2})
 BY_NAME = {case.name: case for case in FORMS}
 
 
-@pytest.mark.quick_share(2)
+@pytest.mark.quick_share(4)
 @pytest.mark.parametrize("case", FORMS, ids=[case.name for case in FORMS])
 def test_every_strategy_computes_what_the_operator_computes(case: Case) -> None:
     found = build(case)
@@ -37,7 +37,7 @@ def test_every_strategy_computes_what_the_operator_computes(case: Case) -> None:
     ],
 )
 def test_the_strategy_exists(name: str, wanted: str) -> None:
-    strategies = enumerate_strategies(rule_of(build(BY_NAME[name]).op), MESH)
+    strategies = enumerate_strategies(rule_of(operator_of(BY_NAME[name])), MESH)
     assert wanted in {
         f"{' '.join(map(str, s.ins))} -> {' '.join(map(str, s.outs))}" for s in strategies
     }

@@ -7,17 +7,18 @@ import pytest
 from autopar.core.mesh import DeviceMesh
 from autopar.ops.rules import rule_of
 from autopar.ops.rules.enumerate import enumerate_strategies
-from tests.ops.build import Case, build
+from tests.ops.build import Case, build, operator_of
 from tests.ops.cases_linear_algebra import LINEAR_ALGEBRA
-from tests.ops.property import MESHES, check_rule
+from tests.ops.property import MESHES, check_rule, name_of
+from tests.quick_some import diagonal
 
 
-@pytest.mark.parametrize("case", LINEAR_ALGEBRA, ids=[case.name for case in LINEAR_ALGEBRA])
-def test_every_strategy_computes_what_the_operator_computes(case: Case) -> None:
+@pytest.mark.quick_share(3)
+@pytest.mark.parametrize(("case", "mesh"), diagonal(LINEAR_ALGEBRA, MESHES), ids=name_of)
+def test_every_strategy_computes_what_the_operator_computes(case: Case, mesh: DeviceMesh) -> None:
     found = build(case)
     assert found.op.kind == case.kind
-    for mesh in MESHES:
-        assert check_rule(found, rule_of(found.op), mesh) >= 1
+    assert check_rule(found, rule_of(found.op), mesh) >= 1
 
 
 BY_NAME = {case.name: case for case in LINEAR_ALGEBRA}
@@ -56,7 +57,7 @@ BY_NAME = {case.name: case for case in LINEAR_ALGEBRA}
     ],
 )
 def test_the_strategy_exists(name: str, wanted: str) -> None:
-    strategies = enumerate_strategies(rule_of(build(BY_NAME[name]).op), DeviceMesh.of({"x": 2}))
+    strategies = enumerate_strategies(rule_of(operator_of(BY_NAME[name])), DeviceMesh.of({"x": 2}))
     assert wanted in {
         f"{' '.join(map(str, s.ins))} -> {' '.join(map(str, s.outs))}" for s in strategies
     }

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from autopar.core.mesh import DeviceMesh
 from autopar.ops.rules import rule_of
 from tests.ops.build import Case, build
 from tests.ops.cases_made import MADE
-from tests.ops.property import MESHES, check_rule
+from tests.ops.property import MESHES, check_rule, name_of
+from tests.quick_some import diagonal
 
 
-@pytest.mark.parametrize("case", MADE, ids=[case.name for case in MADE])
-def test_every_strategy_computes_what_the_operator_computes(case: Case) -> None:
+@pytest.mark.parametrize(("case", "mesh"), diagonal(MADE, MESHES), ids=name_of)
+def test_every_strategy_computes_what_the_operator_computes(case: Case, mesh: DeviceMesh) -> None:
     found = build(case)
     assert found.op.kind == case.kind
-    for mesh in MESHES:
-        assert check_rule(found, rule_of(found.op), mesh) >= 1
+    assert check_rule(found, rule_of(found.op), mesh) >= 1

@@ -19,7 +19,7 @@ from autopar.ops.rules.factor_rule import FactorRule
 from autopar.ops.rules.notation import show
 from autopar.ops.rules.registry import unregister
 from autopar.ops.rules.user import as_rule, whole_along
-from tests.ops.build import build
+from tests.ops.build import operator_of
 from tests.ops.cases import CASES
 
 Shapes = list[tuple[int, ...]]
@@ -52,7 +52,7 @@ def test_text_says_what_a_function_would() -> None:
     """The rule of a product, of a reshape and of a maximum, as text."""
     products = as_rule("b m k, b k n -> b m n", reduced="k", linear=(0, 1))
     written = {
-        case.name: build(case).op
+        case.name: operator_of(case)
         for case in CASES
         if case.name in ("dot_general batch", "reduce_max")
     }

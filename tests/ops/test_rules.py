@@ -15,7 +15,7 @@ from autopar.ops.rules import rule_of
 from autopar.ops.rules.enumerate import enumerate_strategies
 from autopar.ops.rules.factor_rule import FactorRule, TrafficOf
 from tests.ops.all_cases import CASES
-from tests.ops.build import Built, build
+from tests.ops.build import Built, build, operator_of
 from tests.ops.property import MESHES, check_rule
 
 by_name = {case.name: case for case in CASES}
@@ -176,7 +176,7 @@ def test_a_planted_bug_is_found(name: str, bug: Callable[[FactorRule], FactorRul
     ],
 )
 def test_the_strategy_exists(name: str, wanted: str) -> None:
-    strategies = enumerate_strategies(rule_of(built(name).op), DeviceMesh.of({"x": 2}))
+    strategies = enumerate_strategies(rule_of(operator_of(by_name[name])), DeviceMesh.of({"x": 2}))
     assert wanted in {
         f"{' '.join(map(str, s.ins))} -> {' '.join(map(str, s.outs))}" for s in strategies
     }
@@ -193,7 +193,7 @@ def test_the_strategy_exists(name: str, wanted: str) -> None:
     ],
 )
 def test_the_strategy_does_not_exist(name: str, unwanted: str) -> None:
-    strategies = enumerate_strategies(rule_of(built(name).op), DeviceMesh.of({"x": 2}))
+    strategies = enumerate_strategies(rule_of(operator_of(by_name[name])), DeviceMesh.of({"x": 2}))
     assert unwanted not in {
         f"{' '.join(map(str, s.ins))} -> {' '.join(map(str, s.outs))}" for s in strategies
     }
@@ -201,7 +201,7 @@ def test_the_strategy_does_not_exist(name: str, unwanted: str) -> None:
 
 def test_strategies_start_with_the_replicated_one_and_differ() -> None:
     for name in ("dot_general square", "conv_general_dilated groups", "reshape (4, 4) (2, 4, 2)"):
-        strategies = enumerate_strategies(rule_of(built(name).op), MESHES[1])
+        strategies = enumerate_strategies(rule_of(operator_of(by_name[name])), MESHES[1])
         assert not strategies[0].factors
         assert len({(s.ins, s.outs) for s in strategies}) == len(strategies)
 

@@ -9,7 +9,7 @@ import pytest
 
 from autopar.ops.rules import rule_of
 from tests.ops.all_cases import CASES
-from tests.ops.build import Case, build
+from tests.ops.build import Case, build, operator_of
 from tests.ops.shardy import Splits, differences, of_rule, of_shardy
 
 _NO_KIND = (
@@ -126,7 +126,7 @@ def test_what_matters_is_compared(name: str) -> None:
 )
 def test_a_planted_omission_is_seen(name: str) -> None:
     case = BY_NAME[name]
-    rule = rule_of(build(case).op)
+    rule = rule_of(operator_of(case))
     dims = [f for f in rule.factors if rule.sizes[f] > 1]
     found = both(case)
     assert found is not None
@@ -137,7 +137,7 @@ def test_a_planted_omission_is_seen(name: str) -> None:
 
 def test_a_planted_excess_and_a_planted_kind_are_seen() -> None:
     case = BY_NAME["bitcast_convert_type wider"]
-    rule = rule_of(build(case).op)
+    rule = rule_of(operator_of(case))
     found = both(case)
     assert found is not None
     assert rule.frozen
@@ -145,6 +145,6 @@ def test_a_planted_excess_and_a_planted_kind_are_seen() -> None:
     case = BY_NAME["dot_general batch"]
     found = both(case)
     assert found is not None
-    assert list(differences(of_rule(replace(rule_of(build(case).op), reduced={})), found[1])) == [
-        "kind"
-    ]
+    assert list(
+        differences(of_rule(replace(rule_of(operator_of(case)), reduced={})), found[1])
+    ) == ["kind"]

@@ -33,6 +33,7 @@ FOUND = {
 }
 
 
+@pytest.mark.quick_share(3)
 @pytest.mark.parametrize("name", FOUND)
 def test_what_holds_of_an_optimizer(name: str) -> None:
     optimizer, traits = FOUND[name]

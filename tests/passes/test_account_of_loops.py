@@ -222,7 +222,7 @@ def case(name: str) -> Case:
     return Case(long_parts, (np.ones((4, 8, 8), "float32"), np.ones((8, 8), "float32")), "float32")
 
 
-@pytest.mark.quick_share(4)
+@pytest.mark.quick_share(8)
 @pytest.mark.parametrize("everything", [True, False], ids=["all in memory", "fused"])
 @pytest.mark.parametrize("name", [*LOOPS, "long_parts", "updates"])
 def test_random_plans_of_loops_peak_as_walked(name: str, everything: bool) -> None:

@@ -101,7 +101,8 @@ def runs(program: ShardedProgram) -> float:
     return sum(program.runs(move) for move in program.collectives)
 
 
-@pytest.mark.parametrize(("ahead", "behind"), [(1, 0), (0, 1), (2, 2)])
+@pytest.mark.quick_share(3)
+@pytest.mark.parametrize(("ahead", "behind"), [(2, 2), (1, 0), (0, 1)])
 def test_no_value_changes(plan: Plan, ahead: int, behind: int) -> None:
     (most,) = most_buffered(plan.bound.planned.program)
     found = buffered(plan, DoubleBuffered(most.region, ahead, behind))

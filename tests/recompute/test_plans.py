@@ -213,6 +213,7 @@ def test_where_the_limit_does_not_bind_nothing_changes() -> None:
     assert never.record == free().record
 
 
+@pytest.mark.slow
 def test_where_much_is_left_to_prove_what_holds_without_a_limit_is_proven(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -240,11 +241,13 @@ def test_where_much_is_left_to_prove_what_holds_without_a_limit_is_proven(
     assert (found.lower_bound_s, found.summary.stopped) == (0.0, "the keyboard")
 
 
+@pytest.mark.slow
 def test_a_limit_costs_less_with_recomputation() -> None:
     assert limited(0.99).objective_s < keeping(0.99).objective_s
     assert limited(0.99).peak_memory_bytes <= 0.99 * free().peak_memory_bytes
 
 
+@pytest.mark.slow
 def test_where_the_limit_costs_little_it_is_not_looked_into(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -283,6 +286,7 @@ def test_where_it_is_looked_into_plans_that_keep_everything_are_looked_for_on_fe
     assert plan.objective_s <= limited(0.99).objective_s * (1 + OPTIONS.gap_tolerance)
 
 
+@pytest.mark.slow
 def test_another_limit_is_resolved_as_planned() -> None:
     tight = free().resolve(memory_limit_bytes=int(0.6 * free().peak_memory_bytes))
     assert tight.record == limited(0.6).record

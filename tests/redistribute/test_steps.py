@@ -52,9 +52,9 @@ def _as_group(step: Step, mesh: DeviceMesh) -> tuple[str, ...]:
     return step.axes
 
 
-@pytest.mark.quick_share(2)
+@pytest.mark.quick_share(3)
 @pytest.mark.parametrize(
-    ("mesh", "rank"), [(CUBE, 1), (CUBE, 2), (REFINED, 2), (PAIR, 3), (LINE, 3)], ids=str
+    ("mesh", "rank"), [(CUBE, 2), (CUBE, 1), (REFINED, 2), (LINE, 3), (PAIR, 3)], ids=str
 )
 def test_every_step_reaches_its_placement(mesh, rank):
     shape = (mesh.size,) * rank

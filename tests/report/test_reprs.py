@@ -41,6 +41,7 @@ def shown() -> dict[str, Any]:
     }
 
 
+@pytest.mark.quick_share(3)
 @pytest.mark.parametrize(
     ("what", "expected"),
     [

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import pytest
 
 import autopar
 from autopar.api.plan_file import to_json

@@ -63,6 +63,7 @@ def test_layers_lie_alike_without_a_limit(gap_tolerance: float) -> None:
     assert len(set(placements_of_layers(found))) == 1
 
 
+@pytest.mark.quick_share(2)
 @pytest.mark.parametrize(("most_whole", "share"), diagonal([0, 10**9], [0.9, 0.7]))
 def test_within_a_limit_they_lie_alike_where_it_costs_little(
     monkeypatch: pytest.MonkeyPatch, most_whole: int, share: float
@@ -85,6 +86,7 @@ def test_within_a_limit_they_lie_alike_where_it_costs_little(
     assert verify(found.problem, found.solution, 1.0).bound <= found.plan.objective_s
 
 
+@pytest.mark.slow
 def test_where_nothing_fits_the_least_that_any_plan_needs_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -143,6 +145,7 @@ def bounds_told(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return told
 
 
+@pytest.mark.slow
 def test_what_recomputation_proves_is_not_proven_before(monkeypatch: pytest.MonkeyPatch) -> None:
     limit = int(0.6 * find_plan(task(), [FOUR]).account.peak_memory_bytes)
     limited = replace(task(), memory_limit_bytes=limit)
@@ -163,6 +166,7 @@ def test_what_recomputation_proves_is_not_proven_before(monkeypatch: pytest.Monk
     assert found.plan.lower_bound_s <= before.plan.objective_s
 
 
+@pytest.mark.slow
 def test_what_was_put_off_is_proven_where_nothing_is_recomputed_after_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

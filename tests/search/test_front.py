@@ -37,6 +37,7 @@ from autopar.solve.parametric.archive import Pareto
 from autopar.solve.problem.problem import objective
 from autopar.trace import trace
 from cost_models import Cluster, load_cluster, replace_link
+from tests.quick_some import one_quick
 
 FOUR = DeviceMesh.of({"x": 4})
 
@@ -125,6 +126,7 @@ def test_the_front_is_that_of_all_plans(case: int) -> None:
     check_order(found)
 
 
+@pytest.mark.slow
 def test_over_several_shapes_no_point_is_worse_than_on_any_one() -> None:
     fn, shapes, bandwidth = CASES[0]
     quick = SolveOptions(max_sweeps=40, max_rounds=1, anneal_passes=50)
@@ -253,7 +255,8 @@ def test_along_several_meshes_one_that_costs_too_much_is_not_drawn(
     assert found.plan.lower_bound_s <= found.plan.objective_s
 
 
-@pytest.mark.parametrize("case", [0, 2])  # limits cost nothing in the other
+@pytest.mark.slow
+@pytest.mark.parametrize("case", one_quick([0, 2]))  # limits cost nothing in the other
 def test_a_lane_proves_what_its_curve_does_and_what_was_known(case: int) -> None:
     """Of every limit no more than the best plan costs; where nothing is drawn, what was known of all limits."""
     fn, shapes, bandwidth = CASES[case]
@@ -289,7 +292,7 @@ def test_progress_is_told_of_every_limit(monkeypatch: pytest.MonkeyPatch) -> Non
 # ended early ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("most_entries", [0, 30_000])
+@pytest.mark.parametrize("most_entries", one_quick([0, 30_000]))
 def test_an_interrupted_front_is_the_points_found_so_far(
     most_entries: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -139,6 +139,7 @@ def train_scanned(weights: Any, x: Any) -> Any:
     return weights - 0.1 * jax.grad(loss)(weights)
 
 
+@pytest.mark.quick_share(2)
 @pytest.mark.parametrize("share", [0.3, 0.15])
 def test_a_loop_holds_all_that_it_slices(share: float) -> None:
     """Gathered weights of all layers at once do not fit: they are sliced split, gathered round by round."""

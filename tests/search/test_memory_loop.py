@@ -361,6 +361,7 @@ def test_small_problems_are_solved_within_the_limit_and_proven(
     assert sum(plan.gap for plan in solved) < sum(plan.gap for plan in focused)
 
 
+@pytest.mark.slow
 def test_larger_ones_are_solved_where_the_gap_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory_loop, "_MOST_PRICED", 30_000)
     monkeypatch.setattr(memory_loop, "_FEW_SOLVED", 0)

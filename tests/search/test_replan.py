@@ -96,6 +96,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     return counts
 
 
+@pytest.mark.quick_share(3)
 @pytest.mark.parametrize("after", [ONE, OTHER, (*ONE, *OTHER), (tie("params['w1']", "x"),)])
 @pytest.mark.parametrize(("before", "stands"), [((), True), (ONE, True), (ONE, False)])
 def test_changed_constraints_give_the_plan_made_from_scratch(
@@ -115,6 +116,7 @@ def test_changed_constraints_give_the_plan_made_from_scratch(
     assert counted["solve"] <= 1
 
 
+@pytest.mark.slow
 def test_the_solver_starts_from_the_plan_there_was(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where there is one of a problem with the same nodes: with a limit, or without."""
     held = (*ONE, replicate("x"))

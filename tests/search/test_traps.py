@@ -164,6 +164,7 @@ def _unshared(problem: Problem) -> Problem:
     return replace(problem, node_costs=costs, edges=edges)
 
 
+@pytest.mark.quick_share(4)
 @pytest.mark.parametrize("limit", [None, 1e15])
 @pytest.mark.parametrize("model", ["mlp", "cnn", "gpt", "square"])
 def test_nothing_is_forbidden_by_a_huge_cost(model: str, limit: float | None) -> None:
@@ -195,6 +196,7 @@ def test_all_devices_are_used(cluster: str) -> None:
     assert {s.split for op, s in pairs if op.kind == "dot_general"} == {count}
 
 
+@pytest.mark.slow
 def test_more_memory_never_costs_more() -> None:
     """What fits in less memory fits in more; no bound is above what is found with less, no proven best above either."""
     graph = graph_of("long")
@@ -271,6 +273,7 @@ def _solved(problem: Problem) -> Solution | None:
         return None
 
 
+@pytest.mark.quick_share(3)
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("model", BLOCKS)
 def test_one_more_strategy_never_costs_more(model: str, seed: int) -> None:

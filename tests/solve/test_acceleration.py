@@ -112,6 +112,7 @@ def test_momentum_grows_while_the_bound_rises_and_is_lost_where_it_falls(
     assert not momentum.rises(2.9)
 
 
+@pytest.mark.quick_share(2)
 @pytest.mark.parametrize("limited", [False, True])
 def test_nothing_of_a_search_is_left_where_nothing_is_collected(
     limited: bool, monkeypatch: pytest.MonkeyPatch

@@ -125,7 +125,7 @@ def with_scarce_memory(rng: np.random.Generator) -> Problem:
     return Problem(free.node_costs, free.edges, free.usages, limit)
 
 
-@pytest.mark.quick_share(3)
+@pytest.mark.quick_share(6)
 @pytest.mark.parametrize("seed", range(5))
 def test_annealing_finds_the_optimum_within_a_limit(seed: int) -> None:
     """Where the cheapest choice does not fit; all are tried."""
@@ -166,7 +166,7 @@ def test_walks_never_leave_the_limit_and_cost_what_is_said(
         assert peak_of(problem, found) <= limit * (1 + 1e-9)
 
 
-@pytest.mark.quick_share(3)
+@pytest.mark.quick_share(6)
 @pytest.mark.parametrize("seed", range(5))
 def test_walks_find_the_optimum_within_a_limit(seed: int) -> None:
     """The best of a few walks from any choice that fits, where re-solves without prices would exceed the limit."""

@@ -48,6 +48,7 @@ from tests.solve.oracle import choices, cost_of, optimum, peak_of
 from tests.solve.paths import LAZY, PATHS, outcome
 
 
+@pytest.mark.quick_share(2)
 @pytest.mark.parametrize("options", [*PATHS.values(), LAZY])
 @settings(max_examples=120, deadline=None)
 @given(problem=problems())
@@ -68,6 +69,7 @@ FIXING = "fixing.fixed_point"
 """Without it neither windows are fixed nor frustrated cycles merged: what is left is for what follows."""
 
 
+@pytest.mark.quick_share(2)
 @pytest.mark.parametrize("path", ["default", "core"])
 def test_training_steps_are_proven_with_a_witness(path: str) -> None:
     problem = chain_with_skips(60, 12, period=20, seed=2, memory=True)
@@ -396,6 +398,7 @@ def tampered(step: Step) -> list[Step]:
             return []
 
 
+@pytest.mark.quick_share(2)
 @pytest.mark.parametrize("name", SOLVED)
 def test_tampered_witnesses_are_seen(name: str) -> None:
     """A changed step is refused, or proves less than is said; or it is one that the bound does not hang on."""

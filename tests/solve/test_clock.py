@@ -95,9 +95,8 @@ def test_what_stands_when_the_time_is_up_is_right_or_nothing(
         assert solution.objective == pytest.approx(best, rel=1e-9, abs=1e-12)
 
 
-@pytest.mark.parametrize(
-    "limit", [None, *(pytest.param(n, marks=pytest.mark.slow) for n in (402.0, 900.0))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("limit", [None, 402.0, 900.0])
 def test_a_limit_on_time_holds(limit: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """By a clock that counts what this process works, so that others do not matter; without it six times that.
 

@@ -58,7 +58,7 @@ def check(seed: int, limit: float | None, options: SolveOptions) -> str:
     return "optimal"
 
 
-@pytest.mark.parametrize(("way", "limit"), diagonal(WAYS, LIMITS, quick=2))
+@pytest.mark.parametrize(("way", "limit"), diagonal(WAYS, LIMITS))
 def test_what_is_said_is_true(way: str, limit: float | None) -> None:
     """And all is proven, but by little work: rounds alone prove less."""
     told = Counter(check(seed, limit, WAYS[way]) for seed in SEEDS)
@@ -84,7 +84,7 @@ def test_a_cutoff_leaves_what_is_cheaper(way: str, limit: float | None) -> None:
         assert verify(problem, found, search_work=1.0).bound <= best * (1 + 1e-9)
 
 
-@pytest.mark.quick_share(2)
+@pytest.mark.quick_share(4)
 @pytest.mark.parametrize("limit", LIMITS)
 def test_what_is_said_of_wide_problems_is_true(
     limit: float | None, monkeypatch: pytest.MonkeyPatch
@@ -105,6 +105,7 @@ def test_what_is_said_of_wide_problems_is_true(
     assert limit is None or calls["settle"] >= 3
 
 
+@pytest.mark.slow
 @pytest.mark.quick_share(4)
 @pytest.mark.parametrize("limit", LIMITS)
 def test_what_is_said_after_windows_that_leave_few_pairs_is_true(
@@ -147,12 +148,14 @@ def room_of(name: str) -> ModuleType:
     return next(room for room in (closing, rounds) if hasattr(room, name))
 
 
+@pytest.mark.quick_share(3)
 @pytest.mark.parametrize("way", WAYS)
 def test_the_same_again(way: str) -> None:
     problem, _ = drawn(1, 0.35)
     assert solve(problem, options=WAYS[way]) == solve(problem, options=WAYS[way])
 
 
+@pytest.mark.quick_share(4)
 @pytest.mark.parametrize(
     ("way", "limit", "functions"),
     [

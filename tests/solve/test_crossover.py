@@ -139,6 +139,7 @@ def test_prices_glide_from_none(monkeypatch: pytest.MonkeyPatch) -> None:
     assert certificate.bound > least
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(problems(limited=True).filter(is_finite), st.integers(0, 99))
 def test_annealing_makes_choices_of_what_was_met(problem: Problem, seed: int) -> None:
@@ -158,6 +159,7 @@ def test_annealing_makes_choices_of_what_was_met(problem: Problem, seed: int) ->
         )
 
 
+@pytest.mark.slow
 def test_annealing_finds_about_the_best_of_few() -> None:
     problem = limited(3, 2, 2.0)
     met, best = drawn_choices(problem, 1, 4), np.inf
@@ -172,6 +174,7 @@ def test_annealing_finds_about_the_best_of_few() -> None:
     assert best * (1 - 1e-9) <= found.objective <= 1.05 * best
 
 
+@pytest.mark.slow
 def test_strategies_of_little_excess_better_a_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     """All that may be cheaper, where as much of the gap is taken; with none, those of the choice alone."""
     problem = limited(3, 2, 2.0)

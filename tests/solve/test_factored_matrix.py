@@ -232,6 +232,7 @@ def left_of(step, problem: Problem) -> tuple | None:
     return found.offset, costs, edges, lifted, len(found.steps)
 
 
+@pytest.mark.quick_share(3)
 @pytest.mark.parametrize("step", REDUCTIONS, ids=NAMES)
 @settings(
     max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]

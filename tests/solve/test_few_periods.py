@@ -208,6 +208,7 @@ def test_beginning_at_tiled_messages_gives_bounds_and_choices(problem: Problem) 
     assert solution.objective == pytest.approx(best)
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None)
 @given(problem=repeating(most_blocks=40))
 def test_annealing_few_of_the_layers_gives_choices_of_all(problem: Problem) -> None:

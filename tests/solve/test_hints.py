@@ -50,6 +50,7 @@ def hinted(solved: object, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     return runs
 
 
+@pytest.mark.quick_share(3)
 @pytest.mark.parametrize(("share", "is_hinted"), [(np.inf, True), (1.0, True), (0.9, False)])
 def test_a_choice_is_a_hint_unless_cheaper_ones_are_asked_for(
     share: float, is_hinted: bool, solved: tuple[Problem, Certificate, Solution], hinted: list[bool]

@@ -54,6 +54,7 @@ REDUCTIONS = [
 NAMES = [getattr(step, "__name__", "") for step in REDUCTIONS[:-1]] + ["contract_chains"]
 
 
+@pytest.mark.quick_share(3)
 @pytest.mark.parametrize("step", REDUCTIONS, ids=NAMES)
 @settings(max_examples=120, deadline=None)
 @given(problem=problems())

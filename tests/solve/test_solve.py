@@ -25,6 +25,7 @@ from tests.solve.oracle import cost_of, least_peak, optimum, peak_of
 from tests.solve.paths import LAZY, PATHS, outcome
 
 
+@pytest.mark.quick_share(3)
 @pytest.mark.parametrize("path", PATHS)
 @settings(max_examples=150, deadline=None)
 @given(problem=problems())

@@ -20,6 +20,7 @@ CLOSING = SolveOptions(max_table_entries=1, max_sweeps=15, anneal_passes=30, reg
 """No elimination: messages, and what closes the rest."""
 
 
+@pytest.mark.quick_share(3)
 @pytest.mark.parametrize("switch", SWITCHES)
 @settings(max_examples=12, deadline=None)
 @given(problem=problems(max_nodes=5))
@@ -41,6 +42,7 @@ def test_answers_stay_right_without(switch: str, problem: Problem) -> None:
         assert options is CLOSING or found.objective == pytest.approx(best, rel=1e-6, abs=1e-12)
 
 
+@pytest.mark.quick_share(4)
 @pytest.mark.parametrize(("switch", "share"), diagonal(SWITCHES, [None, 0.8]))
 def test_training_steps_are_solved_without(switch: str, share: float | None):
     """Repeated blocks, with a memory limit that binds and without."""

@@ -27,6 +27,7 @@ def assert_traced_equal(
     assert_same(expected, found, tolerance)
 
 
+@pytest.mark.slow
 @pytest.mark.quick_share(2)
 @pytest.mark.parametrize(("remat", "typed_key"), [(True, True), (False, False)])
 def test_gpt_with_dropout(remat: bool, typed_key: bool) -> None:
@@ -98,7 +99,7 @@ RANDOM = {
 }
 
 
-@pytest.mark.quick_share(4)
+@pytest.mark.quick_share(8)
 @pytest.mark.parametrize(
     ("name", "impl"),
     [(name, "threefry2x32") for name in RANDOM]

@@ -70,6 +70,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 }
 
 
+@pytest.mark.quick_share(2)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_the_graph_computes_the_function(name: str) -> None:
     traced = trace(FUNCTIONS[name], (_MATRIX, _VECTOR))
@@ -83,6 +84,7 @@ def test_every_operator_has_a_rule(name: str) -> None:
     assert {op.kind for op in graph.ops} - set(registered()) == set()
 
 
+@pytest.mark.quick_share(3)
 @pytest.mark.parametrize(
     "implementation",
     [

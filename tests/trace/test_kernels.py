@@ -143,7 +143,7 @@ CALLS: dict[str, tuple[Function, tuple[Any, ...], int]] = {
 }
 
 
-@pytest.mark.quick_share(3)
+@pytest.mark.quick_share(9)
 @pytest.mark.parametrize("name", CALLS)
 def test_devices_share_out_what_the_grid_picks(name: str) -> None:
     function, args, count = CALLS[name]

@@ -99,6 +99,7 @@ def test_every_operator(case: Case, types: Any) -> None:
     assert taken or case.kind in REFUSED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "types",
     [

@@ -175,6 +175,7 @@ def weighted(function: Function) -> Function:
     return jax.grad(total)
 
 
+@pytest.mark.quick_share(6)
 @pytest.mark.parametrize(
     "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 40))]
 )

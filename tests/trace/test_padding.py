@@ -132,7 +132,7 @@ OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.quick_share(3)
+@pytest.mark.quick_share(6)
 @pytest.mark.parametrize("name", OPERATORS)
 def test_nothing_behind_the_true_elements_changes_a_value(
     name: str, monkeypatch: pytest.MonkeyPatch
@@ -141,6 +141,7 @@ def test_nothing_behind_the_true_elements_changes_a_value(
     check(OPERATORS[name], X, Y)
 
 
+@pytest.mark.quick_share(3)
 @pytest.mark.parametrize("mode", ["clip", "fill", "promise_in_bounds"])
 @pytest.mark.parametrize("state", [True, False])
 def test_indices_mean_places_of_the_true_dim(
@@ -175,6 +176,7 @@ def test_a_step_with_a_tied_embedding(monkeypatch: pytest.MonkeyPatch) -> None:
     check(step, params, ids)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=16)
 @given(
     st.lists(st.sampled_from(sorted(OPERATORS)), min_size=2, max_size=4),

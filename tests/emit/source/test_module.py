@@ -81,7 +81,7 @@ def exported() -> dict[str, Exported]:
     }
 
 
-SLOW = ("cnn",)
+SLOW = ("cnn", "data_parallel", "gpt")
 NAMES = [name for name in exported() if name not in SLOW]
 EACH = [*NAMES, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
 _MADE: dict[bool, Path] = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf, prod
@@ -29,7 +29,7 @@ from autopar.cost.operators.fused import (
     kernel_shares,
     moved,
 )
-from autopar.cost.operators.local_work import LocalWork
+from autopar.cost.operators.local_work import LocalWork, beside_s
 from autopar.ops.exchanged import laid_out_bytes, rounds
 from autopar.ops.fusion import Fusing, in_products, loops, materialised, rows, written_out
 from autopar.ops.picked import picked_runs
@@ -309,11 +309,9 @@ class Roofline:
             return host_time_s(size, self.cluster.device)
         if op.body is not None:
             return body_time_s(op, strategy, self.mesh, self.cluster.device)
-        device = self.cluster.device
-        placed = zip(op.ins, strategy.ins, strict=True)
-        sizes = [float(p.local_size(t.shape, self.mesh) * t.itemsize) for t, p in placed]
-        time_s = self.local_work(op, strategy).time_s(device) + self._beside_s(op, sizes)
-        return time_s + joining_s(op, strategy, self.mesh, device)
+        return self.local_work(op, strategy).time_s(self.cluster.device) + joining_s(
+            op, strategy, self.mesh, self.cluster.device
+        )
 
     def local_work(self, op: OpNode, strategy: Strategy) -> LocalWork:
         """One device's share of `op`, which is not free and no function in one."""
@@ -351,7 +349,18 @@ class Roofline:
         parts = tuple(float(self.mesh.product(placement.split_axes)) for _, placement in placed)
         runs = picked_runs(op, parts)
         turned = op.id in self._turned
-        return LocalWork(op, flops, size, dtype, rate_kind(op), elements, launched, runs, turned)
+        return LocalWork(
+            op,
+            flops,
+            size,
+            dtype,
+            rate_kind(op),
+            elements,
+            launched,
+            tuple(map(float, sizes[: len(op.ins)])),
+            runs,
+            turned,
+        )
 
     def op_costs(
         self, op: OpNode, strategies: tuple[Strategy, ...], layout: StrategyArrays
@@ -366,8 +375,6 @@ class Roofline:
             t.size_bytes // parts
             for t, parts in zip((*op.ins, *op.outs), layout.parts, strict=True)
         ]
-        device = self.cluster.device
-        beside_s = self._beside_s(op, sizes)
         if self._backend.lanes > 1:
             shares = all_filled_up(op, strategies, self.mesh, self._backend.lanes)
             sizes = [mine * share for mine, share in zip(sizes, shares, strict=True)]
@@ -377,6 +384,7 @@ class Roofline:
         moving = (share * mine for mine, share in zip(sizes, self._moved(op), strict=True) if share)
         stated = stated_bytes(op)
         size = sum(moving, np.zeros(len(strategies))) if stated is None else stated / layout.split
+        device = self.cluster.device
         dtype = op.ins[0].dtype if op.ins else op.outs[0].dtype
         if op.id in self._rows:
             size = size + sizes[0] * np.array([bool(s.outs[0].unreduced) for s in strategies])
@@ -388,10 +396,9 @@ class Roofline:
             elements = _as_product(op, _elements(op, layout.parts), flops)
 
         runs = picked_runs(op, [mine.astype(np.float64) for mine in layout.parts])
-        time_s = compute_times_s(
+        time_s = beside_s(op, sizes, device) + compute_times_s(
             flops, size, dtype, device, kind=rate_kind(op), elements=elements, runs=runs
         )
-        time_s = time_s + beside_s
         if elements is not None and op.kind == "dot_general":
             turned = op.id in self._turned
             time_s = time_s + self._backend.product_turns_s(
@@ -404,12 +411,6 @@ class Roofline:
             )
 
         return time_s if self._is_launched(op) else np.maximum(0.0, time_s - device.launch_s)
-
-    def _beside_s(self, op: OpNode, in_bytes: Sequence[Number]) -> Number | float:
-        """Seconds of further kernels that the compiler makes of an operator."""
-        if op.kind not in self._backend.several:
-            return 0.0
-        return self._backend.beside_s(op, in_bytes, self.cluster.device)
 
     def _moved(self, op: OpNode) -> tuple[float, ...]:
         """The share of each operand and result that counts."""

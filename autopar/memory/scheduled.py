@@ -107,6 +107,7 @@ def made_first(program: ShardedProgram) -> list[int]:
         for one in program.instructions
         if isinstance(one, Compute) and one.op.kind.startswith("scatter")
     }
+
     return [
         value
         for one in program.instructions

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from autopar.core.graph import OpGraph, OpNode
 from autopar.core.program import ShardedProgram
 from autopar.ops.fusion import PLAIN, Fusing
+from autopar.ops.holding import AS_WRITTEN, Holding
 from autopar.ops.picked import Number
+from autopar.ops.workspace import workspace_bytes
 from autopar.redistribute.step import PackPrice, StepPrice, TurnPrice, no_pack, no_turn
 from cost_models.compute import Device
 
@@ -51,7 +53,8 @@ class Backend:
     `wants_matrices`: it puts operands of products of tensors in another order, and those of matrices not.
     `wants_rows`: it may lay out what an all_to_all is given otherwise than by rows, and then refuse it.
     `repeats_random_bits`: every device makes all random bits of the compiler's own generator.
-    `gradients_late`: it puts products that only the update waits for behind others (`memory.account.lives_of`).
+    `holding`: what it holds otherwise than the program says.
+    `several`: the kinds of operators that it makes several kernels of (`beside_s`).
     `fusing`: what it fuses beside what every backend does.
     """
 
@@ -62,7 +65,8 @@ class Backend:
     wants_matrices: bool = False
     wants_rows: bool = False
     repeats_random_bits: bool = False
-    gradients_late: bool = False
+    holding: Holding = AS_WRITTEN
+    several: frozenset[str] = frozenset()
     fusing: Fusing = PLAIN
 
     def copied(self, graph: OpGraph) -> frozenset[int]:
@@ -115,6 +119,21 @@ class Backend:
         """What the compiler holds all along for the library that computes products, beside all that is counted."""
         del program
         return 0
+
+    def workspace_bytes(self, op: OpNode, in_bytes: Sequence[int]) -> int:
+        """What a device holds while it runs an operator, besides operands (of `in_bytes` on it) and results."""
+        return workspace_bytes(op, in_bytes)
+
+    def beside_s(self, op: OpNode, in_bytes: Sequence[Number], device: Device) -> Number:
+        """Seconds of the kernels of one of the `several`, beside one that reads its operands and writes its results.
+
+        Args:
+          op: one of `several`.
+          in_bytes: those of its operands that a device holds.
+          device: the device.
+        """
+        del op, device
+        return in_bytes[0] * 0.0
 
     def written(self, program: ShardedProgram) -> frozenset[int]:
         """The values that have to be written before they are read."""

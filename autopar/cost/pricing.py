@@ -29,7 +29,7 @@ from autopar.cost.operators.fused import (
     kernel_shares,
     moved,
 )
-from autopar.cost.operators.local_work import LocalWork
+from autopar.cost.operators.local_work import LocalWork, beside_s
 from autopar.ops.exchanged import laid_out_bytes, rounds
 from autopar.ops.fusion import Fusing, in_products, loops, materialised, rows, written_out
 from autopar.ops.picked import picked_runs
@@ -349,7 +349,18 @@ class Roofline:
         parts = tuple(float(self.mesh.product(placement.split_axes)) for _, placement in placed)
         runs = picked_runs(op, parts)
         turned = op.id in self._turned
-        return LocalWork(op, flops, size, dtype, rate_kind(op), elements, launched, runs, turned)
+        return LocalWork(
+            op,
+            flops,
+            size,
+            dtype,
+            rate_kind(op),
+            elements,
+            launched,
+            tuple(map(float, sizes[: len(op.ins)])),
+            runs,
+            turned,
+        )
 
     def op_costs(
         self, op: OpNode, strategies: tuple[Strategy, ...], layout: StrategyArrays
@@ -385,7 +396,7 @@ class Roofline:
             elements = _as_product(op, _elements(op, layout.parts), flops)
 
         runs = picked_runs(op, [mine.astype(np.float64) for mine in layout.parts])
-        time_s = compute_times_s(
+        time_s = beside_s(op, sizes, device) + compute_times_s(
             flops, size, dtype, device, kind=rate_kind(op), elements=elements, runs=runs
         )
         if elements is not None and op.kind == "dot_general":

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +15,11 @@ from autopar.core.mesh import DeviceMesh
 from autopar.core.program import Compute, Instruction, Ints, Move, ShardedProgram
 from autopar.core.regions import AROUND, BOUNDARY, LOOPS
 from autopar.core.strategy import Strategy
-from autopar.memory.in_place import in_arguments, kind_of, written_over
+from autopar.memory.in_place import in_arguments, own_results, written_over
+from autopar.memory.scheduled import joined, made_first, until_late, widened_bytes
 from autopar.ops.exchanged import joined_bytes, lengthening, sent_bytes, turns
-from autopar.ops.traits import is_fusible, traits_of
+from autopar.ops.holding import AS_WRITTEN, Holding
+from autopar.ops.traits import is_fusible
 
 Bools = NDArray[np.bool_]
 
@@ -99,7 +100,7 @@ def account(
     *,
     recomputed: Collection[int] = (),
     workspace: Workspace = no_workspace,
-    gradients_late: bool = False,
+    holding: Holding = AS_WRITTEN,
 ) -> Account:
     """The account of `program`; arguments as of `lives_of`.
 
@@ -110,8 +111,21 @@ def account(
       donated: positions of the inputs whose memory outputs may take.
       recomputed: ids of tensors that each reader may compute anew.
       workspace: bytes that an operator takes while it runs.
-      gradients_late: see `lives_of`.
+      holding: what the compiler holds otherwise.
     """
+    lives = lives_of(
+        program,
+        in_memory,
+        donated,
+        recomputed=recomputed,
+        workspace=workspace,
+        holding=holding,
+    )
+    return accounted(program, op_cost, lives)
+
+
+def accounted(program: ShardedProgram, op_cost: OpCost, lives: Lives) -> Account:
+    """The account of `program`, whose values have these `lives`; `op_cost` as of `account`."""
     compute = 0.0
     moving = 0.0
     exchanging = 0.0
@@ -125,14 +139,6 @@ def account(
         elif isinstance(i, Move):
             compute += program.runs(i) * i.time_s
 
-    lives = lives_of(
-        program,
-        in_memory,
-        donated,
-        recomputed=recomputed,
-        workspace=workspace,
-        gradients_late=gradients_late,
-    )
     peak, peak_at, alive, held = _peak(program, lives)
     return Account(compute, moving + exchanging, peak, peak_at, alive, held)
 
@@ -144,7 +150,7 @@ def lives_of(
     *,
     recomputed: Collection[int] = (),
     workspace: Workspace = no_workspace,
-    gradients_late: bool = False,
+    holding: Holding = AS_WRITTEN,
 ) -> Lives:
     """When a device holds what while it runs `program`.
 
@@ -158,24 +164,32 @@ def lives_of(
       donated: positions of the inputs whose memory outputs may take.
       recomputed: ids of tensors that each reader may compute anew (`ops.fusion.recomputed`).
       workspace: bytes that an operator takes while it runs, given the local bytes of its operands.
-      gradients_late: products that only the update reads may run behind the next product and what reads that.
+      holding: what the compiler holds otherwise.
     """
     registers = _registers(program, in_memory)
     aliases, early = _other_names(program, registers)
-    last, over = _last_uses(program, registers | aliases | _anew(program, recomputed), donated)
-    if gradients_late:
-        last = np.maximum(last, _until_late(program, len(last)))
+    through = registers | aliases | _anew(program, recomputed)
+    equal = joined(program) if holding.joins_equal else {}
+    last, over = _last_uses(program, through, donated, holding, equal)
     size = np.zeros(program.links.end, dtype=np.int64)
     size[[*program.values]] = [*map(program.device_bytes, program.values)]
     size[registers | aliases | early] = 0
+    size[[*equal]] = 0
     size[in_arguments(program, over, donated)] = 0
 
     sizes: list[int] = size.tolist()
-    beside = [_beside(program.mesh, one, sizes, workspace) for one in program.instructions]
+    beside = np.array(
+        [_beside(program.mesh, one, sizes, workspace) for one in program.instructions],
+        dtype=np.int64,
+    )
+    if holding.widens_operands:
+        beside += widened_bytes(program)
+
+    first = made_first(program) if holding.zeros_first else ()
     return Lives(
-        *_alive(program, last, over),
+        *_alive(program, last, over, first),
         size,
-        np.array(beside, dtype=np.int64),
+        beside,
         (*program.inputs, *program.outputs),
         _taken_over(program, donated),
     )
@@ -201,11 +215,13 @@ def _peak(
     )
 
 
-def _alive(program: ShardedProgram, last: Ints, over: Mapping[int, int]) -> tuple[Ints, Ints, Ints]:
+def _alive(
+    program: ShardedProgram, last: Ints, over: Mapping[int, int], first: Collection[int]
+) -> tuple[Ints, Ints, Ints]:
     """Values that are made, and when the memory of each is taken and free again (first <= position < second).
 
-    Those of inputs and outputs are left out. Memory is free behind the last use, where that enters or leaves a region
-    or writes `over` it before its own results are there.
+    Those of inputs and outputs are left out, and those in `first` are there from the beginning. Memory is free behind
+    the last use, where that enters or leaves a region or writes `over` it before its own results are there.
     """
     links = program.links
     others = ~_marked(links.end, (*program.inputs, *program.outputs))[links.made]
@@ -215,48 +231,13 @@ def _alive(program: ShardedProgram, last: Ints, over: Mapping[int, int]) -> tupl
     stop += (stop == start) | ~(
         _ends_first(program)[stop] | _marked(links.end, [*over.values()])[values]
     )
-    begins = _begins(program)
+    begins = {**_begins(program), **dict.fromkeys(first, 0)}
     if begins:
         start = np.array(
             [begins.get(v, n) for v, n in zip(values.tolist(), start.tolist(), strict=True)]
         )
 
     return values, start, stop
-
-
-def _until_late(program: ShardedProgram, count: int) -> Ints:
-    """For each of so many values until when products that only the update waits for may read it; -1 if none reads it.
-
-    That is when the product after the next one in their region begins; what holds products, as loops do, is one there,
-    and goes on to the last of them.
-    """
-    found = np.full(count, -1, dtype=np.intp)
-    needed = np.zeros(count, dtype=np.bool_)
-    following: dict[int | None, tuple[int, int]] = {}
-    ended: set[int | None] = {None}
-    for position in range(len(program.instructions) - 1, -1, -1):
-        one = program.instructions[position]
-        ins = [*one.ins]
-        is_needed = bool(needed[[*one.outs]].any())
-        if not isinstance(one, Compute) or one.op.kind in BOUNDARY or is_fusible(one.op):
-            needed[ins] |= is_needed
-            continue
-
-        needed[ins] |= one.op.phase != "update"
-        if traits_of(one.op.kind).is_contraction:
-            first, second = following.get(one.region, (position, position))
-            if one.op.phase == "backward" and not is_needed:
-                found[ins] = np.maximum(found[ins], second)
-            following[one.region] = (position, first)
-            for inner in takewhile(
-                lambda region: region not in ended, program.tree.path(one.region)
-            ):
-                outer = program.tree.parent(inner)
-                first, _ = following.get(outer, (position, position))
-                following[outer] = (position, first)
-            ended.update(program.tree.path(one.region))
-
-    return found
 
 
 def _ends_first(program: ShardedProgram) -> Bools:
@@ -325,13 +306,8 @@ def _beside(
 
 def _taken_over(program: ShardedProgram, donated: Sequence[int]) -> int:
     """The bytes of the outputs that lie in the memory of a donated input of their shape, type and placement."""
-    offered = Counter(kind_of(program, program.inputs[position]) for position in donated)
-    taken = 0
-    for value in program.outputs:
-        if offered[kind_of(program, value)]:
-            offered[kind_of(program, value)] -= 1
-            taken += program.device_bytes(value)
-    return taken
+    own = Counter(own_results(program, donated))
+    return sum(map(program.device_bytes, (Counter(program.outputs) - own).elements()))
 
 
 def _registers(program: ShardedProgram, in_memory: Collection[int]) -> Bools:
@@ -453,7 +429,11 @@ def _computes_values(program: ShardedProgram) -> Bools:
 
 
 def _last_uses(
-    program: ShardedProgram, through: Bools, donated: Sequence[int]
+    program: ShardedProgram,
+    through: Bools,
+    donated: Sequence[int],
+    holding: Holding,
+    equal: Mapping[int, int],
 ) -> tuple[Ints, dict[int, int]]:
     """The last instruction that may read each value, also through those in registers or computed anew, -1 if none; and
     what is written over what.
@@ -466,6 +446,10 @@ def _last_uses(
     found = np.full(links.end, -1)
     again = _again(program, spans)
     np.maximum.at(found, links.read, np.maximum(links.reader, again))
+    if holding.gradients_late:
+        found = np.maximum(found, until_late(program, links.end))
+    for later, first in equal.items():
+        found[first] = max(found[first], found[later])
     last: list[int] = found.tolist()
     is_through: list[bool] = through.tolist()
     passing: list[int] = np.unique(links.maker[through[links.made]]).tolist()
@@ -478,7 +462,8 @@ def _last_uses(
                 lent.add(value)
                 last[value] = until
 
-    over = written_over(program, last, lent.union(np.flatnonzero(through).tolist()), donated)
+    lent.update(np.flatnonzero(through).tolist())
+    over = written_over(program, last, lent, donated, holding.reduces_in_place)
     for position, leaving in _of_kind(program, "carry_out").items() if spans else ():
         if over[leaving.outs[0]] != leaving.ins[0]:
             last[over[leaving.outs[0]]] = position

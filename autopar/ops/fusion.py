@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from autopar.core.dataflow import Use, uses_of
 from autopar.core.graph import OpGraph, OpNode, TensorInfo
@@ -24,12 +25,15 @@ class Fusing:
     * `row_elements`: a reduction over the last dim is part of the loop that reads its result, if rows are no longer:
       scale, mask, max, sub, exp, sum and div of a softmax are one kernel, and so is a norm. 0: none are.
     * `anew`: what several loops read is computed in each of them from what it is made of, where fewer bytes are moved.
+    * `dear`: how many bytes are moved while one element is computed, by the kinds of operators that take long: they
+      count as these bytes.
     * `into_products`: the product of matrices before it does what is done to its result alone: the bias is added, the
       last two dims are swapped. A wider type is left to whoever reads it.
     """
 
     row_elements: int = 0
     anew: bool = False
+    dear: tuple[tuple[str, float], ...] = ()
     into_products: bool = False
 
 
@@ -212,32 +216,40 @@ def _made_anew(
 ) -> set[int]:
     """The ids of what is written no more since each of several loops makes it from what it is made of.
 
-        loops * bytes that it is made of <= bytes that it is made of + (1 + loops) * its bytes
+        loops * (bytes that it is made of + work) <= bytes that it is made of + work + (1 + loops) * its bytes
 
-    On the left what is read then, on the right what is read and written otherwise. A result of a reduction is written.
+    On the left what is read then, on the right what is read and written otherwise; the work is that of `Fusing.dear`. A
+    result of a reduction is written.
     """
     loop = _loops(graph, uses, found)
     absorbed = in_products(graph, fusing)
+    dear = dict(fusing.dear)
     sources: dict[int, Mapping[int, int]] = {}
+    works: dict[int, Mapping[int, float]] = {}
     anew: set[int] = set()
     for op in graph.ops:
         made_of: dict[int, int] = {}
+        work: dict[int, float] = {}
         for tensor in op.ins:
             made_of |= sources.get(tensor.id, {tensor.id: tensor.size_bytes})
+            work |= works.get(tensor.id, {})
         if len(op.outs) != 1 or not is_fusible(op):
             continue
 
         (tensor,) = op.outs
+        if op.kind in dear:
+            work[op.id] = dear[op.kind] * prod(tensor.shape)
         if tensor.id in found:
             readers = _readers(graph, absorbed, op, uses.get(tensor.id, ()))
             if tensor.id in kept or readers is None or op.id in absorbed:
                 continue
             count = len({last for reader in readers for last in loop[reader]})
-            read = sum(made_of.values())
+            read = sum(made_of.values()) + sum(work.values())
             if count * read > read + (1 + count) * tensor.size_bytes:
                 continue
             anew.add(tensor.id)
         sources[tensor.id] = made_of
+        works[tensor.id] = work
 
     return anew
 

@@ -15,9 +15,9 @@ from autopar.core.program import ShardedProgram
 from autopar.cost.assemble import placement_choice
 from autopar.cost.exchange_costs import exchange_cost
 from autopar.cost.pricing import Pricing, compiler_of, pack_price
-from autopar.memory.account import Account, Lives, account, lives_of
+from autopar.memory.account import Account, Lives, accounted, lives_of
+from autopar.memory.lent import bytes_if_lent
 from autopar.ops.fusion import in_memory, recomputed
-from autopar.ops.workspace import workspace_bytes
 from autopar.passes.pipeline import build_program
 from autopar.search.batch_rows import with_rows_split
 from autopar.search.constraints.restriction import Restriction, each_alone
@@ -291,20 +291,15 @@ class LimitedSolve:
 def account_of(graph: OpGraph, program: ShardedProgram, pricing: Pricing) -> Account:
     """What `program` costs in time and memory: no less than its compiler may set aside, where that is known."""
     backend = backend_of(compiler_of(pricing))
-    spent = account(
-        program,
-        pricing.op_cost,
-        in_memory(graph, backend.fusing),
-        graph.donated,
-        recomputed=recomputed(graph, backend.fusing),
-        workspace=workspace_bytes,
-        gradients_late=backend.gradients_late,
-    )
+    lives = lives_in(graph, program, pricing)
+    spent = accounted(program, pricing.op_cost, lives)
     counted = spent.peak_memory_bytes
-    compiled = backend.set_aside(program, graph.donated, workspace_bytes)
+    compiled = backend.set_aside(program, graph.donated, backend.workspace_bytes)
     if compiled is None:
-        shared = backend.shared_workspace_bytes(program)
-        return replace(spent, set_aside_bytes=counted + shared) if shared else spent
+        lends = backend.holding.results_lend
+        expected = bytes_if_lent(program, lives, graph.donated) if lends else counted
+        expected += backend.shared_workspace_bytes(program)
+        return spent if expected == counted else replace(spent, set_aside_bytes=expected)
 
     return replace(
         spent,
@@ -321,6 +316,6 @@ def lives_in(graph: OpGraph, program: ShardedProgram, pricing: Pricing) -> Lives
         in_memory(graph, backend.fusing),
         graph.donated,
         recomputed=recomputed(graph, backend.fusing),
-        workspace=workspace_bytes,
-        gradients_late=backend.gradients_late,
+        workspace=backend.workspace_bytes,
+        holding=backend.holding,
     )

@@ -8,7 +8,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import pytest
 
 import autopar
 from autopar.api.plan_file import to_json

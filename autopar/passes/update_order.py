@@ -23,7 +23,8 @@ Bytes = NDArray[np.int64]
 def in_update_order(program: ShardedProgram, held: Bytes) -> tuple[ShardedProgram, Bytes]:
     """`program` with its update in that order, and what a device holds at each instruction.
 
-    Where the order is another one, that is taken to be the most that is held anywhere in the update.
+    In another order that is taken to be the most that is held anywhere in the update, and what the order needs beyond
+    that; where it needs more than the peak, the order stays.
 
     Args:
       program: routed (no Convert left).
@@ -34,11 +35,33 @@ def in_update_order(program: ShardedProgram, held: Bytes) -> tuple[ShardedProgra
     if order == list(update):
         return program, held
 
+    more = max(0, _peak(program, order) - _peak(program, update))
+    needed = held[update.start :].max() + more
+    if needed > held.max():
+        return program, held
+
     instructions = program.instructions
     ordered = (*instructions[: update.start], *(instructions[n] for n in order))
     most = held.copy()
-    most[update.start :] = held[update.start :].max()
+    most[update.start :] = needed
     return program.with_instructions(ordered), most
+
+
+def _peak(program: ShardedProgram, order: Sequence[int]) -> int:
+    """The most bytes alive in an update in this order, of what is no argument and no result of the program."""
+    last = {v: at for at, n in enumerate(order) for v in program.instructions[n].ins}
+    made = {v for n in order for v in program.instructions[n].outs}
+    fixed = {*program.inputs, *program.outputs}
+    size = {v: 0 if v in fixed else program.local_bytes(v) for v in {*last, *made}}
+    alive = sum(size[v] for v in last if v not in made)
+    peak = alive
+    for at, n in enumerate(order):
+        one = program.instructions[n]
+        alive += sum(size[v] for v in one.outs)
+        peak = max(peak, alive)
+        ended = {v for v in one.ins if last[v] == at}.union(v for v in one.outs if v not in last)
+        alive -= sum(size[v] for v in ended)
+    return peak
 
 
 def _update(program: ShardedProgram) -> range:

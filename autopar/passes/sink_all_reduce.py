@@ -56,7 +56,7 @@ class SinkAllReduce:
 
 
 def _sunk(program: ShardedProgram) -> ShardedProgram:
-    """`program` with reductions behind the views and scalings that read them; the same object where nothing goes past anything."""
+    """`program` with reductions behind the views and scalings of their results; the same object if there are none."""
     readers = _readers_of_sums(program)
     if not readers:
         return program

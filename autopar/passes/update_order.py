@@ -76,27 +76,32 @@ def _update(program: ShardedProgram) -> range:
 def _by_gradient(program: ShardedProgram, update: range) -> list[int]:
     """The positions of `update` in the order in which what they need is there, each behind what it depends on.
 
-    All that is computed before is; of what is reduced, that first whose last reduction ends first, as they run one
-    after the other. What nothing in the update reads pulls what it depends on along.
+    What reduces what is computed before comes first, as it stands: all of that is there. Of the rest that comes first
+    whose last reduction ends first, as they run one after the other. What nothing in the update reads pulls what it
+    depends on along.
     """
     instructions = program.instructions
     made_at = {v: n for n, one in enumerate(instructions) for v in one.outs}
-    come_s = _arrivals(instructions, made_at, update)
+    come_s, reductions = _arrivals(instructions, made_at, update)
     read = {v for n in update for v in instructions[n].ins}
     last = [n for n in update if read.isdisjoint(instructions[n].outs)]
     order: dict[int, None] = {}
-    for n in sorted(last, key=lambda n: (come_s[n], n)):
+    for n in (*reductions, *sorted(last, key=lambda n: (come_s[n], n))):
         order.update(dict.fromkeys(_with_ancestors(instructions, made_at, update, n, order)))
     return list(order)
 
 
 def _arrivals(
     instructions: Sequence[Instruction], made_at: dict[int, int], update: range
-) -> dict[int, float]:
-    """For each position of `update` the seconds of communicating after which all that it needs is there."""
+) -> tuple[dict[int, float], list[int]]:
+    """For each position the seconds of communicating after which all that it needs is there; the first of `update`.
+
+    These are the collectives that need nothing of what is computed there.
+    """
     come_s: dict[int, float] = {}
     passed_s = 0.0
     computed: set[int] = set()
+    first: list[int] = []
     for n, one in enumerate(instructions):
         makers = [made_at.get(v, -1) for v in one.ins]
         come_s[n] = max((come_s[m] for m in makers if m in come_s), default=0.0)
@@ -105,7 +110,9 @@ def _arrivals(
         elif isinstance(one, Move) and one.is_collective and one.region is None:
             passed_s += one.time_s
             come_s[n] = passed_s
-    return come_s
+            if n in update:
+                first.append(n)
+    return come_s, first
 
 
 def _with_ancestors(
@@ -115,9 +122,9 @@ def _with_ancestors(
     position: int,
     known: dict[int, None],
 ) -> list[int]:
-    """`position` and what it depends on in `update` that is not `known`, in the order of the program."""
-    found = {position}
-    left = [position]
+    """`position` and what it depends on in `update`, of what is not `known`, in the order of the program."""
+    found = {position}.difference(known)
+    left = list(found)
     while left:
         for v in instructions[left.pop()].ins:
             maker = made_at.get(v, -1)

@@ -75,8 +75,16 @@ def plans_of(args: tuple[Any, ...], **more: Any) -> tuple[autopar.Plan, autopar.
     )
 
 
+@pytest.fixture
+def only_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No other weights of communicating are tried, which may find data parallelism too."""
+    monkeypatch.setattr(overlapped, "_HIDDEN_WEIGHTS", 0)
+    monkeypatch.setattr(overlapped, "_bounding", lambda *_: ())
+
+
+@pytest.mark.usefixtures("only_its_own")
 def test_data_parallelism_is_taken_where_its_step_takes_less_time() -> None:
-    searched, data_parallel, compared = plans_of(args_of(2048, 32768))
+    searched, data_parallel, compared = plans_of(args_of(2048, 98304))
     assert searched.objective_s < data_parallel.objective_s
     assert data_parallel.step_time_s < searched.step_time_s
     assert compared.strategies == data_parallel.strategies
@@ -118,8 +126,17 @@ def test_why_there_is_no_room_is_found_by_two_workers() -> None:
         )
 
 
+def test_heavier_communication_finds_data_parallelism() -> None:
+    searched, data_parallel, compared = plans_of(args_of(2048, 98304))
+    assert data_parallel.step_time_s < searched.step_time_s
+    assert compared.strategies == data_parallel.strategies
+    assert compared.record.communication_weight > 1
+
+
+@pytest.mark.usefixtures("only_its_own")
 def test_a_plan_taken_so_is_solved_anew_in_its_mode() -> None:
-    _, data_parallel, compared = plans_of(args_of(2048, 32768))
+    _, data_parallel, compared = plans_of(args_of(2048, 98304))
+    assert compared.summary.space.startswith("mode data_parallel")
     pinned = autopar.replicate("x")
     assert compared.resolve(constraints=(pinned,)).objective_s == pytest.approx(
         data_parallel.resolve(constraints=(pinned,)).objective_s

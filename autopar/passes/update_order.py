@@ -55,6 +55,7 @@ def _peak(program: ShardedProgram, order: Sequence[int]) -> int:
     size = {v: 0 if v in fixed else program.local_bytes(v) for v in {*last, *made}}
     alive = sum(size[v] for v in last if v not in made)
     peak = alive
+
     for at, n in enumerate(order):
         one = program.instructions[n]
         alive += sum(size[v] for v in one.outs)
@@ -102,6 +103,7 @@ def _arrivals(
     passed_s = 0.0
     computed: set[int] = set()
     first: list[int] = []
+
     for n, one in enumerate(instructions):
         makers = [made_at.get(v, -1) for v in one.ins]
         come_s[n] = max((come_s[m] for m in makers if m in come_s), default=0.0)

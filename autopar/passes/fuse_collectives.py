@@ -34,8 +34,9 @@ class FuseCollectives:
     hold whole tensors before they are needed. A bucket holds what has the same `BucketKey`; one that reaches
     `bucket_bytes` is closed, one of scatters or gathers, which holds whole tensors beside their shards, at
     `shard_bucket_bytes`. A collective that needs a result of its own bucket closes it first. What the update does with
-    a reduced gradient, its views and its further moves wait for those that are still to be reduced. A bucket of several
-    costs `price`, what its moves cost beside their collectives, and `pack`.
+    a reduced gradient, its views and its further moves wait for those that are still to be reduced; a further
+    reduction, as of a shard over other axes, waits for the bucket that it reads alone. A bucket of several costs
+    `price`, what its moves cost beside their collectives, and `pack`.
     """
 
     price: StepPrice
@@ -54,13 +55,14 @@ class FuseCollectives:
             late: set[int] = set()
             for unit in rest:
                 if (late or state.pending) and state.waits(unit, late):
-                    waiting.append(unit)
+                    if not state.follows(unit, late):
+                        waiting.append(unit)
                     late.update(value for i in unit for value in (*i.outs, *_order(i)))
                 else:
                     for instruction in unit:
                         state.run(instruction)
             state.enter(None)  # a region that comes last ends before the buckets outside it
-            state.flush_for(tuple(state.pending))
+            state.finish()
             rest = waiting
 
         return program.with_instructions(tuple(state.done))
@@ -170,7 +172,7 @@ def _outermost(program: ShardedProgram) -> dict[int, int]:
 
 @dataclass(eq=False)
 class _Buckets:
-    """The open buckets, and which of them will make a value."""
+    """The open buckets, which of them will make a value, and what is reduced further then."""
 
     fuse: FuseCollectives
     program: ShardedProgram
@@ -178,6 +180,7 @@ class _Buckets:
     open: dict[BucketKey, list[Move]] = field(default_factory=dict[BucketKey, list[Move]])
     held_bytes: dict[BucketKey, int] = field(default_factory=dict[BucketKey, int])
     pending: dict[int, BucketKey] = field(default_factory=dict[int, BucketKey])
+    following: dict[int, Move] = field(default_factory=dict[int, Move])
     region: int | None = None
 
     def waits(self, unit: tuple[Instruction, ...], late: set[int]) -> bool:
@@ -199,6 +202,17 @@ class _Buckets:
             for value, key in read
             for move in self.open[key]
         )
+
+    def follows(self, unit: tuple[Instruction, ...], late: set[int]) -> bool:
+        """Takes up a unit that reduces further what a bucket is to make, once that is closed."""
+        one = unit[0]
+        if not (isinstance(one, Move) and one.kind in REDUCTIONS and self.may_wait(one)):
+            return False
+        (value,) = one.ins
+        if value in late or value in self.following:
+            return False
+        self.following[value] = one
+        return True
 
     def run(self, instruction: Instruction) -> None:
         """Takes up the next instruction, after the buckets that it reads from."""
@@ -233,11 +247,16 @@ class _Buckets:
             if value in self.pending:
                 self._close(self.pending[value])
 
+    def finish(self) -> None:
+        """Closes all, those first that something follows."""
+        while self.pending:
+            self.flush_for(tuple(self.following) or tuple(self.pending))
+
     def enter(self, region: int | None) -> None:
         """Closes what belongs to the region that is left, and what the outermost region that is entered will read."""
         self.region = region
         for key in [key for key in self.open if key.region is not None and key.region != region]:
-            self._close(key)
+            self._close(key)  # what follows is in no region: it closes none of these
         if region is not None:
             self.flush_for(self.reads[region])
 
@@ -257,3 +276,7 @@ class _Buckets:
         for move in moves:
             for value in move.outs:
                 del self.pending[value]
+
+        for value in (value for move in moves for value in move.outs):
+            if value in self.following:
+                self.add(self.following.pop(value))

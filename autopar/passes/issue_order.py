@@ -3,7 +3,8 @@
 A collective is issued as soon as its operands are there, and waited for where its results are read. Both are held up
 by what stands right beside it and computes next to nothing: the cast or the view of a parameter's shard that it sends,
 the cast of a gradient's that it leaves. So what does nothing but feed collectives is done as soon as its operands
-are there, and what does nothing but take their results up, when these are read: as far as memory allows.
+are there, and what does nothing but take their results up, when these are read: as far as memory allows. Parameters
+are updated in the order in which their gradients come (`passes.update_order`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 from autopar.core.program import Compute, Instruction, Move, ShardedProgram
 from autopar.ops.traits import is_cast_or_rearrangement
 from autopar.passes.rounds import is_collective
+from autopar.passes.update_order import in_update_order
 
 Bytes = NDArray[np.int64]
 
@@ -32,7 +34,7 @@ def in_issue_order(
       program: routed (no Convert left).
       held_bytes: what one device holds at each instruction.
     """
-    held = np.asarray(held_bytes, dtype=np.int64)
+    program, held = in_update_order(program, np.asarray(held_bytes, dtype=np.int64))
     ordering = _Ordering(program, held.max(initial=0) - held)
     order = ordering.of(range(len(program.instructions)), None)
     if order == sorted(order):

@@ -46,29 +46,41 @@ class SinkAllReduce:
     name: str = "sink_all_reduce"
 
     def apply(self, program: ShardedProgram) -> ShardedProgram:
-        """`program` with every all-reduce of a sum behind the views and scalings of its result."""
-        readers = _readers_of_sums(program)
-        if not readers:
-            return program
+        """`program` with every all-reduce of a sum behind the views and scalings of its result.
 
-        products = _products(program)
-        values = dict(program.values)
-        sunk: dict[int, Move] = {}
-        done: list[Instruction] = []
-        for instruction in program.instructions:
-            waiting = instruction
-            if sunk and not sunk.keys().isdisjoint(instruction.ins):
-                met = [sunk.pop(v) for v in dict.fromkeys(instruction.ins) if v in sunk]
-                done += met[:-1]
-                assert isinstance(instruction, Compute)
-                swapped, waiting = _swapped(program.mesh, values, met[-1], instruction)
-                done.append(swapped)
-            if isinstance(waiting, Move) and _can_sink(values, waiting, readers, products):
-                sunk[waiting.outs[0]] = waiting
-            else:
-                done.append(waiting)
+        Once an all-reduce has gone past a transpose, the scatter in front of it can too: so again, until none does.
+        """
+        while (sunk := _sunk(program)) is not program:
+            program = sunk
+        return program
 
-        return program.with_instructions(tuple(done), values)
+
+def _sunk(program: ShardedProgram) -> ShardedProgram:
+    """`program` with reductions behind the views and scalings of their results; the same object if there are none."""
+    readers = _readers_of_sums(program)
+    if not readers:
+        return program
+
+    products = _products(program)
+    values = dict(program.values)
+    sunk: dict[int, Move] = {}
+    done: list[Instruction] = []
+    swaps = False
+    for instruction in program.instructions:
+        waiting = instruction
+        if sunk and not sunk.keys().isdisjoint(instruction.ins):
+            met = [sunk.pop(v) for v in dict.fromkeys(instruction.ins) if v in sunk]
+            done += met[:-1]
+            assert isinstance(instruction, Compute)
+            swapped, waiting = _swapped(program.mesh, values, met[-1], instruction)
+            done.append(swapped)
+            swaps = True
+        if isinstance(waiting, Move) and _can_sink(values, waiting, readers, products):
+            sunk[waiting.outs[0]] = waiting
+        else:
+            done.append(waiting)
+
+    return program.with_instructions(tuple(done), values) if swaps else program
 
 
 def _readers_of_sums(program: ShardedProgram) -> dict[int, list[Instruction]]:

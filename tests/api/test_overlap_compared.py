@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import jax
 import jax.numpy as jnp
@@ -82,8 +83,18 @@ def compared_on_a_torus() -> autopar.Plan:
     return autopar.plan(mlp_step, *mlp_args(), **TORUS, options=COMPARED)
 
 
+@cache
+def plans_without_other_weights() -> tuple[autopar.Plan, autopar.Plan, autopar.Plan]:
+    """As `plans_of`; no other weights of communicating are tried, which may find data parallelism too."""
+    with (
+        patch.object(overlapped, "_HIDDEN_WEIGHTS", 0),
+        patch.object(overlapped, "_bounding", lambda *_: ()),
+    ):
+        return plans_of.__wrapped__(2048, 98304)
+
+
 def test_data_parallelism_is_taken_where_its_step_takes_less_time() -> None:
-    searched, data_parallel, compared = plans_of(2048, 32768)
+    searched, data_parallel, compared = plans_without_other_weights()
     assert searched.objective_s < data_parallel.objective_s
     assert data_parallel.step_time_s < searched.step_time_s
     assert compared.strategies == data_parallel.strategies
@@ -127,8 +138,16 @@ def test_why_there_is_no_room_is_found_by_two_workers() -> None:
         )
 
 
+def test_heavier_communication_finds_data_parallelism() -> None:
+    searched, data_parallel, compared = plans_of(2048, 98304)
+    assert data_parallel.step_time_s < searched.step_time_s
+    assert compared.strategies == data_parallel.strategies
+    assert compared.record.communication_weight > 1
+
+
 def test_a_plan_taken_so_is_solved_anew_in_its_mode() -> None:
-    _, data_parallel, compared = plans_of(2048, 32768)
+    _, data_parallel, compared = plans_without_other_weights()
+    assert compared.summary.space.startswith("mode data_parallel")
     pinned = autopar.replicate("x")
     assert compared.resolve(constraints=(pinned,)).objective_s == pytest.approx(
         data_parallel.resolve(constraints=(pinned,)).objective_s

@@ -249,6 +249,47 @@ def test_scatters_of_gradients_become_one_whose_views_wait() -> None:
     )
 
 
+def test_what_is_scattered_is_reduced_further_once_its_bucket_is_closed() -> None:
+    """Over the other axes, and not behind the whole backward pass; of what is still open, that waits for the end."""
+    build = Builder()
+    build.input()
+    over_both = Placement(((),), ("x", "y"))
+    scattered = Placement((("y",),), ("x",))
+    updated: list[int] = []
+    rows = 0
+    for _ in range(3):
+        gradient = build.compute([rows], over_both, phase="backward")
+        shard = build.move("reduce_scatter", ("y",), gradient, scattered, role="mirror", dim=0)
+        updated.append(build.compute([build.all_reduce(shard, role="mirror")], phase="update"))
+        rows = build.compute([rows], phase="backward")
+
+    program = build.program([*updated, rows])
+    fused = FuseCollectives(price, shard_bucket_bytes=64).apply(program)
+    verify(fused)
+    assert meaning(fused) == meaning(program)
+    order = [
+        (one.kind, len(one.ins)) if isinstance(one, Move) else one.op.phase
+        for one in fused.instructions
+        if isinstance(one, Move | Compute)
+    ]
+    assert order == [
+        *("backward", "backward", "backward"),
+        ("reduce_scatter", 2),
+        *("backward", "backward", "backward"),
+        ("reduce_scatter", 1),
+        ("all_reduce", 3),
+        *("update", "update", "update"),
+    ]
+
+    soon = FuseCollectives(price, bucket_bytes=16, shard_bucket_bytes=64).apply(program)
+    verify(soon)
+    assert meaning(soon) == meaning(program)
+    assert [one.kind for one in soon.instructions[3:7] if isinstance(one, Move)] == [
+        "reduce_scatter",
+        "all_reduce",
+    ]
+
+
 def test_a_scatter_and_an_all_reduce_stay_apart() -> None:
     build = Builder()
     build.input()

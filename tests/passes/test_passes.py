@@ -287,6 +287,44 @@ def test_a_scatter_of_a_product_sinks_behind_its_transpose(why: str) -> None:
     assert (move.dim, move.outs) == (0, (out,))
 
 
+def test_a_scatter_sinks_behind_the_transpose_that_its_all_reduce_has_passed() -> None:
+    build = Builder()
+    made = tensor(0, (16, 8))
+    before, part, whole, turned = (
+        Placement(((), ()), ("x", "y")),
+        Placement(((), ("y",)), ("x",)),
+        Placement(((), ("y",))),
+        Placement((("y",), ())),
+    )
+    product, scattered, reduced = (build.value(placed, made) for placed in (before, part, whole))
+    out = build.value(turned, tensor(1, (8, 16)))
+    transpose = OpNode(
+        1, "transpose", (made,), (build.values[out].tensor,), params={"permutation": (1, 0)}
+    )
+    build.instructions += [
+        Compute(
+            op(0, "dot_general", [], made),
+            Strategy((), (before,), (("m", ("x", "y")),), 8),
+            (),
+            (product,),
+        ),
+        Move("reduce_scatter", ("y",), (product,), (scattered,), 512, 1e-6, "mirror", dim=1),
+        Move("all_reduce", ("x",), (scattered,), (reduced,), 128, 1e-6, "mirror"),
+        Compute(transpose, Strategy((whole,), (turned,), (("b", ("y",)),), 4), (reduced,), (out,)),
+    ]
+    program = build.program([out])
+    sunk = SinkAllReduce().apply(program)
+    verify(sunk)
+    assert meaning(sunk) == meaning(program)
+    _, turn, scatter, last = sunk.instructions
+    assert isinstance(turn, Compute)
+    assert isinstance(scatter, Move)
+    assert isinstance(last, Move)
+    assert turn.strategy.outs == (Placement(((), ()), ("x", "y")),)
+    assert (scatter.kind, scatter.dim, last.kind) == ("reduce_scatter", 0, "all_reduce")
+    assert SinkAllReduce().apply(sunk) is sunk
+
+
 TURNED = (
     Placement(((), ("y",)), ("x",)),
     Placement(((), ("y", "x"))),

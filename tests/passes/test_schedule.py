@@ -136,6 +136,60 @@ def test_a_gradient_is_reduced_behind_the_backward_pass() -> None:
     )
 
 
+def updating(last_first: bool) -> tuple[Builder, list[int]]:
+    """Two gradients, each reduced and read by an update of its own; the updates in this order."""
+    build = Builder()
+    rows = build.input(SPLIT)
+    gradients = [build.compute([rows], PARTIAL, phase="backward") for _ in range(2)]
+    reduced = [build.all_reduce(gradient, role="mirror") for gradient in gradients]
+    halves = [
+        build.compute([value], phase="update") for value in reduced[:: -1 if last_first else 1]
+    ]
+    return build, [build.compute([half], phase="update") for half in halves]
+
+
+def test_what_is_reduced_first_is_updated_first() -> None:
+    """The gradients 1 and 2 are reduced as 3 and 4; the second is read first, by 5 and then 7."""
+    build, updated = updating(last_first=True)
+    program = build.program(updated)
+    spent = accounted(program)
+    ordered, held = in_issue_order(program, spent.held_bytes)
+    assert [one.outs[0] for one in ordered.instructions[-6:]] == [3, 4, 6, 8, 5, 7]
+    assert max(held) == spent.peak_memory_bytes
+
+    step = schedule(program, cost, FREE, spent.held_bytes)
+    assert of(program, 6, step).end_s <= of(program, 4, step).end_s
+
+    build, updated = updating(last_first=False)
+    program = build.program(updated)
+    ordered, _ = in_issue_order(program, accounted(program).held_bytes)
+    assert [one.outs[0] for one in ordered.instructions[-6:]] == [3, 4, 5, 7, 6, 8]
+
+
+def test_an_update_with_effects_stays_in_its_place() -> None:
+    build, updated = updating(last_first=True)
+    build.compute([updated[-1]], phase="update", effect="ordered")
+    program = build.program(updated)
+    ordered, _ = in_issue_order(program, accounted(program).held_bytes)
+    assert ordered is program
+
+
+def test_an_update_keeps_its_order_where_another_needs_more_memory() -> None:
+    """What is large of the update in front is a number behind it: it would stand beside the other gradient's."""
+    build = Builder()
+    rows = build.input(SPLIT)
+    gradients = [build.compute([rows], PARTIAL, phase="backward") for _ in range(2)]
+    first, last = (build.all_reduce(gradient, role="mirror") for gradient in gradients)
+    large = build.compute([build.input()], phase="update", size=4096)
+    small = build.compute([large, last], phase="update", size=1)
+    wide = build.compute([first], phase="update", size=4096)
+    program = build.program([build.compute([small]), build.compute([wide])])
+    spent = accounted(program)
+    ordered, held = in_issue_order(program, spent.held_bytes)
+    assert max(held) == spent.peak_memory_bytes
+    assert accounted(ordered).peak_memory_bytes <= spent.peak_memory_bytes
+
+
 def gathering(count: int, size: int) -> tuple[Builder, list[int], int]:
     """Layers that each gather a weight of their own right before they use it; the gathered weights."""
     build = Builder()

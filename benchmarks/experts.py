@@ -298,7 +298,9 @@ def run_apart(name: str, options: argparse.Namespace, known: Sequence[Row] = ())
 
     model = CASES[name].model()
     found = [json.loads(line) for line in lines]
-    rows = _rows(read for read in found if isinstance(read, dict))
+    made = _rows(read for read in found if isinstance(read, dict))
+    reached = {row.layout for row in made}
+    rows = (*made, *(row for row in known if row.layout not in reached))
     left_out = tuple(read for read in found if isinstance(read, str))
     return Result(name, model.name, model.size, rows, left_out, reason)
 

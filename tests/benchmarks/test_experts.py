@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import argparse
+import json
+import subprocess
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 
 from benchmarks.ahead_of_time import Session, resuming_parser_of
 from benchmarks.compiled_collectives import Made
-from benchmarks.experts import CASES, Bench, Result, Row, measure
+from benchmarks.experts import CASES, Bench, Result, Row, measure, run_apart
 from benchmarks.experts_layouts import Layout, fsdp, fsdp_experts, megatron
 
 
@@ -117,3 +120,20 @@ def test_rows_that_are_known_are_not_made_again() -> None:
     rows = [one for one in found if isinstance(one, Row)]
     assert list(measure(case, cast("Bench", again), rows)) == found
     assert again.made == []
+
+
+def test_known_rows_stay_where_a_model_is_cut_off_once_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def cut_off(*_: Any, **options: Any) -> Any:
+        asked.append(json.loads(options["input"]))
+        raise subprocess.TimeoutExpired("experts", 1.0, output=json.dumps(asdict(first)).encode())
+
+    asked: list[Any] = []
+    first, second = row("FSDP", 2.0, 10), row("autopar", 1.0, 20, 1.0)
+    monkeypatch.setattr(subprocess, "run", cut_off)
+    options = argparse.Namespace(compiler="tpu", programs=None, timeout=1.0)
+    found = run_apart("mixtral-8x7b", options, (second, first))
+    assert found.rows == (first, second)
+    assert found.reason == "cut off after 1 s"
+    assert asked == [[asdict(second), asdict(first)]]

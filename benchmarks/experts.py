@@ -23,7 +23,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from time import perf_counter, process_time
@@ -62,6 +62,8 @@ Maker = Callable[[int], Layout]
 """What makes a layout for so many devices."""
 LIMITED = SearchOptions(solve=SolveOptions(time_limit_s=30.0))
 """A second search is not to take longer than all compilations of a model."""
+PLANNED = "autopar"
+LIMITED_PLAN = "autopar, limited"
 WORSE = 0.02
 """By how much more a plan is worse than a layout by hand, and takes more memory."""
 
@@ -184,7 +186,7 @@ class Bench:
         )
         took = perf_counter() - start
 
-        name = "autopar" if limit_bytes is None else "autopar, limited"
+        name = PLANNED if limit_bytes is None else LIMITED_PLAN
         row = self.compiled(name, str(plan.mesh).strip("()"), plan.lower(self.devices))
         return replace(
             row,
@@ -200,9 +202,9 @@ class Bench:
         except (NoFeasiblePlan, Unsolved) as refused:
             least = refused.min_peak_bytes
         try:
-            return self.planned(least) if least else "autopar, limited: no plan was found"
+            return self.planned(least) if least else f"{LIMITED_PLAN}: no plan was found"
         except (NoFeasiblePlan, Unsolved) as refused:
-            return f"autopar, limited: {refused}"
+            return f"{LIMITED_PLAN}: {refused}"
 
     def compiled(self, name: str, mesh: str, step: Any) -> Row:
         """The row of a step that JAX has lowered."""
@@ -219,25 +221,26 @@ class Bench:
         return Row(name, mesh, found, peak_memory_bytes(made), took)
 
 
-def measure(case: Case, bench: Bench) -> Iterator[Row | str]:
+def measure(case: Case, bench: Bench, known: Sequence[Row] = ()) -> Iterator[Row | str]:
     """The rows of a case, one by one; why there is none of a layout whose times are not known, or of a plan that counts
-    as little memory as it may take.
+    as little memory as it may take. Those that are `known` are not made again.
     """
+    made = {row.layout: row for row in known}
     rivals: list[Row] = []
     for layout in case.layouts:
         try:
-            rivals.append(bench.by_hand(layout))
+            rivals.append(made.get(layout.name) or bench.by_hand(layout))
         except UnknownRounds as reason:
             yield f"{layout.name}: {reason}"
         else:
             yield rivals[-1]
 
-    found = bench.planned()
+    found = made.get(PLANNED) or bench.planned()
     yield found
     fastest = min(rivals, key=lambda row: row.made.serial_s, default=found)
     share = fastest.memory_bytes / found.memory_bytes
     if share < 1:
-        yield bench.limited(int(share * found.predicted_bytes))
+        yield made.get(LIMITED_PLAN) or bench.limited(int(share * found.predicted_bytes))
 
 
 # All models -----------------------------------------------------------------------------------------------------------
@@ -271,15 +274,20 @@ class Result:
         return min(plans, key=lambda row: row.memory_bytes, default=None)
 
 
-def run_apart(name: str, options: argparse.Namespace) -> Result:
-    """The result of a case, from a process of its own, as far as it came."""
+def run_apart(name: str, options: argparse.Namespace, known: Sequence[Row] = ()) -> Result:
+    """The result of a case, from a process of its own, as far as it came; rows that are `known` are as they are."""
     command = [sys.executable, "-m", "benchmarks.experts", "--case", name]
     command += ["--compiler", options.compiler]
     if options.programs:
         command += ["--programs", str(options.programs)]
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=options.timeout, check=False
+            command,
+            input=json.dumps([asdict(row) for row in known]),
+            capture_output=True,
+            text=True,
+            timeout=options.timeout,
+            check=False,
         )
         lines = done.stdout.splitlines()
         errors = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
@@ -290,11 +298,16 @@ def run_apart(name: str, options: argparse.Namespace) -> Result:
 
     model = CASES[name].model()
     found = [json.loads(line) for line in lines]
-    rows = tuple(
-        Row(**{**read, "made": Made(**read["made"])}) for read in found if isinstance(read, dict)
-    )
+    made = _rows(read for read in found if isinstance(read, dict))
+    reached = {row.layout for row in made}
+    rows = (*made, *(row for row in known if row.layout not in reached))
     left_out = tuple(read for read in found if isinstance(read, str))
     return Result(name, model.name, model.size, rows, left_out, reason)
+
+
+def _rows(found: Iterable[Mapping[str, Any]]) -> tuple[Row, ...]:
+    """Rows that were written as JSON."""
+    return tuple(Row(**{**read, "made": Made(**read["made"])}) for read in found)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -302,16 +315,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     if options.case:
         bench = Bench.of(CASES[options.case], options.compiler, options.programs)
-        for row in measure(CASES[options.case], bench):
+        known = _rows(json.load(sys.stdin))
+        for row in measure(CASES[options.case], bench, known):
             print(json.dumps(row if isinstance(row, str) else asdict(row)), flush=True)
         return 0
 
     compiler = COMPILERS[options.compiler]
     session = Session(__file__, options, compiler.version())
-    known = {found.case: found for found in session.known(Result) if not found.reason}
+    known = {found.case: found for found in session.known(Result)}
     for name, case in CASES.items():
         if re.search(options.only, name):
-            session.add(known.get(name) or run_apart(name, options))
+            session.add(_completed(name, options, known.get(name)))
             show(
                 session.console,
                 session.results[-1],
@@ -322,6 +336,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     show_winners(session.console, session.results)
     session.end()
     return int(any(result.reason for result in session.results))
+
+
+def _completed(name: str, options: argparse.Namespace, known: Result | None) -> Result:
+    """The result of a case; of one that did not come to its end only the rows that are missing are made."""
+    if known is None:
+        return run_apart(name, options)
+    return run_apart(name, options, known.rows) if known.reason else known
 
 
 def _parser() -> argparse.ArgumentParser:

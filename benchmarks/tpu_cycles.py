@@ -1,7 +1,8 @@
 """What a program takes that XLA compiled for TPUs, as the compiler itself estimates it: HLO text in, numbers out.
 
 The TPU compiler writes `"estimated_cycles":"N"` beside the fusions, copies and products that it has a cost model for.
-Collectives, copies that run beside computing (`copy-start`, `slice-start`) and new layouts by `reshape` have none.
+Collectives, copies that run beside computing (`copy-start`, `slice-start`) and new layouts by `reshape` have none, nor
+have scatters that it hands to SparseCores, beside which it writes the largest number there is.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from benchmarks.compiled_collectives import Made, communicated, rounds
 from cost_models import Cluster
 
 CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+_NONE = 2**63 - 1
+"""Written in place of an estimate where there is none."""
 MATRIX_UNITS = {"tpu-v5e": 4, "tpu-v5p": 8}
 """The units of 128 x 128 multiply-adds of a chip (Google Cloud documentation, 'TPU v5e' and 'TPU v5p')."""
 
@@ -45,7 +48,8 @@ def _estimates(
 ) -> Iterator[tuple[HloInstruction, int]]:
     for instruction in module.computations[computation]:
         if found := CYCLES.search(instruction.attributes):
-            yield instruction, times * int(found[1])
+            cycles = int(found[1])
+            yield instruction, times * cycles if cycles < _NONE else 0
             continue
         inside = times
         if instruction.opcode == "while":

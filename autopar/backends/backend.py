@@ -13,6 +13,8 @@ from autopar.ops.picked import Number
 from autopar.ops.workspace import workspace_bytes
 from autopar.redistribute.step import PackPrice, StepPrice, TurnPrice, no_pack, no_turn
 from cost_models.compute import Device
+from cost_models.spans import Group
+from cost_models.terms import CollectiveKind
 
 Workspace = Callable[[OpNode, Sequence[int]], int]
 """The bytes that an operator takes while it runs, given the local bytes of its operands."""
@@ -104,6 +106,16 @@ class Backend:
         """
         del op, elements, device, turned
         return flops * 0.0
+
+    def is_summed(self, kind: CollectiveKind, group: Group) -> bool:
+        """Whether a gather is run as an all-reduce: of arrays that are zero but for a device's own part.
+
+        Args:
+          kind: of a collective.
+          group: the devices that communicate.
+        """
+        del kind, group
+        return False
 
     def turn_price(self, device: Device) -> TurnPrice:
         """The price of what a device copies beside a step along a dim other than the first."""

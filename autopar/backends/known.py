@@ -5,13 +5,12 @@ from __future__ import annotations
 from autopar.backends.backend import Backend
 from autopar.backends.xla_cpu.backend import XlaCpu
 from autopar.backends.xla_gpu import XlaGpu
+from autopar.backends.xla_tpu import XlaTpu
 
 UNKNOWN = Backend()
 XLA_CPU = XlaCpu()
 XLA_GPU = XlaGpu()
-XLA_TPU = Backend("xla_tpu", tiled=True, lanes=128, apart_bytes=0, repeats_random_bits=True)
-"""Laying arrays end to end takes copies there that are slower than the collective. The compiler joins all-reduces
-itself, into one of several operands, but not gathers."""
+XLA_TPU = XlaTpu()
 
 _BY_COMPILER = {backend.name: backend for backend in (XLA_CPU, XLA_GPU, XLA_TPU)}
 _BY_PLATFORM = {"cpu": XLA_CPU, "gpu": XLA_GPU, "tpu": XLA_TPU}

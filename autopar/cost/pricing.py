@@ -18,6 +18,7 @@ from autopar.core.manual import BORDERS, COLLECTIVES
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import StepKind
 from autopar.core.strategy import Exchange, Strategy, StrategyArrays
+from autopar.cost.collectives import collective_s
 from autopar.cost.exchange_costs import cost_beside, exchange_cost, joining_s
 from autopar.cost.lanes import all_filled_up, filled_up
 from autopar.cost.operators.body import body_time_s
@@ -39,7 +40,7 @@ from autopar.ops.rules.kernels import stated_bytes
 from autopar.ops.touched import reads_what_it_writes
 from autopar.ops.traits import traits_of
 from autopar.redistribute.step import PackPrice, TurnPrice, no_pack, no_turn
-from cost_models import Cluster, Group, collective_time_s, compute_times_s, group
+from cost_models import Cluster, Group, compute_times_s, group
 from cost_models.compute import host_time_s, moving_time_s
 from cost_models.curves import Number, convolution_elements
 
@@ -268,6 +269,7 @@ class Roofline:
 
         kernel: max(flops / peak, bytes / memory bandwidth), of one device's share
         collective: cost_models.collective_time_s       slice, mask: a kernel that reads and writes the part
+        gather that the compiler sums: an all-reduce, and a kernel that writes the whole
 
     Of several operators in one kernel each costs its part of what bounds that (`fused`). Only tensors that reach memory
     count as bytes (`work.materialised`), of these what is read and written (`touched`), and a copy of what is
@@ -499,7 +501,7 @@ class Roofline:
         if axes not in self._groups:
             positions = tuple(self.mesh.names.index(axis) for axis in axes)
             self._groups[axes] = group(self.cluster.topology, self.mesh.sizes, positions)
-        return collective_time_s(kind, size_bytes, self._groups[axes])
+        return collective_s(kind, size_bytes, self._groups[axes], self.cluster.device)
 
     def exchange_cost(self, op: OpNode, strategy: Strategy, exchange: Exchange) -> float:
         """Seconds of an exchange; of one in rounds, its share of what these take longer than computing alone."""

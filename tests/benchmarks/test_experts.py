@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import argparse
+import json
+import subprocess
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -13,8 +16,8 @@ from jax.sharding import PartitionSpec as P
 
 from benchmarks.ahead_of_time import Session, resuming_parser_of
 from benchmarks.compiled_collectives import Made
-from benchmarks.experts import CASES, Result, Row
-from benchmarks.experts_layouts import fsdp, fsdp_experts, megatron
+from benchmarks.experts import CASES, Bench, Result, Row, measure, run_apart
+from benchmarks.experts_layouts import Layout, fsdp, fsdp_experts, megatron
 
 
 def row(layout: str, step_s: float, memory_bytes: int, predicted_s: float = 0.0) -> Row:
@@ -78,3 +81,59 @@ def test_results_come_back_from_their_file(tmp_path: Path) -> None:
     for one in results:
         session.add(one)
     assert session.known(Result) == results
+
+
+def test_rows_that_are_known_are_not_made_again() -> None:
+    class Asked:
+        """A bench that keeps what it is asked for."""
+
+        def __init__(self) -> None:
+            self.made: list[object] = []
+
+        def by_hand(self, layout: Layout) -> Row:
+            self.made.append(layout.name)
+            return row(layout.name, 2.0, 10)
+
+        def planned(self) -> Row:
+            self.made.append("autopar")
+            return row("autopar", 1.0, 20, 1.0)
+
+        def limited(self, limit_bytes: int) -> Row:
+            self.made.append(limit_bytes)
+            return row("autopar, limited", 1.5, 10, 1.5)
+
+    bench = Asked()
+    case = CASES["mixtral-8x7b"]
+    known = [row("FSDP", 1.0, 15), replace(row("autopar", 0.5, 30, 0.5), predicted_bytes=60)]
+    found = list(measure(case, cast("Bench", bench), known))
+    assert bench.made == ["FSDP + experts", 30]
+    assert [one.layout for one in found if isinstance(one, Row)] == [
+        "FSDP",
+        "FSDP + experts",
+        "autopar",
+        "autopar, limited",
+    ]
+    assert not isinstance(found[0], str)
+    assert found[0].made.computing_s == 1.0
+
+    again = Asked()
+    rows = [one for one in found if isinstance(one, Row)]
+    assert list(measure(case, cast("Bench", again), rows)) == found
+    assert again.made == []
+
+
+def test_known_rows_stay_where_a_model_is_cut_off_once_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def cut_off(*_: Any, **options: Any) -> Any:
+        asked.append(json.loads(options["input"]))
+        raise subprocess.TimeoutExpired("experts", 1.0, output=json.dumps(asdict(first)).encode())
+
+    asked: list[Any] = []
+    first, second = row("FSDP", 2.0, 10), row("autopar", 1.0, 20, 1.0)
+    monkeypatch.setattr(subprocess, "run", cut_off)
+    options = argparse.Namespace(compiler="tpu", programs=None, timeout=1.0)
+    found = run_apart("mixtral-8x7b", options, (second, first))
+    assert found.rows == (first, second)
+    assert found.reason == "cut off after 1 s"
+    assert asked == [[asdict(second), asdict(first)]]

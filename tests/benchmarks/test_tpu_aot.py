@@ -79,6 +79,11 @@ def test_cycles_of_loops_count_for_each_round_and_those_inside_a_fusion_not_at_a
     assert [i.name for i, _ in estimated_cycles(parse_module(KNOWN))] == ["first", "turned", "made"]
 
 
+def test_the_largest_number_stands_for_no_estimate() -> None:
+    found = compiled_program(KNOWN.replace('"1000"', f'"{2**63 - 1}"'), CLUSTER)
+    assert found.work == 3 * (30 + 5 * 500)
+
+
 def test_collectives_are_priced_by_their_links_for_each_round() -> None:
     found = compiled_program(KNOWN, CLUSTER)
     row = collective_time_s("all_reduce", BYTES, group(CLUSTER.topology, (4, 4), (1,)))

@@ -208,15 +208,11 @@ def recompute_solve(
     ground = task.ground(graph, flow, base.mesh)
     space = _with_common_copies(rewritten, flow, ground.space)
     left = restriction(graph, space, task.all_constraints)
-    return RecomputeSolve(
-        task,
-        ground.holding(space),
-        left,
-        attempt.step_kinds,
-        prices=[] if prices is None else prices,
-        base=base,
-        rewritten=rewritten,
+
+    found = RecomputeSolve(
+        task, ground.holding(space), left, attempt.step_kinds, base=base, rewritten=rewritten
     )
+    return found if prices is None else replace(found, prices=prices)
 
 
 def _with_common_copies(rewritten: Rewritten, flow: Dataflow, space: Space) -> Space:

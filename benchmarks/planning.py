@@ -76,7 +76,8 @@ STAGES: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "program": (
         ("autopar.search.limited_solve", "build_program"),
-        ("autopar.search.limited_solve", "account"),
+        ("autopar.search.limited_solve", "lives_of"),
+        ("autopar.search.limited_solve", "accounted"),
     ),
 }
 """The functions whose calls make up a stage of planning, by module and name."""

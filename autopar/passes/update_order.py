@@ -97,7 +97,8 @@ def _arrivals(
 ) -> tuple[dict[int, float], list[int]]:
     """For each position the seconds of communicating after which all that it needs is there; the first of `update`.
 
-    These are the collectives that need nothing of what is computed there.
+    These are the collectives that need nothing new of what is computed there: a gradient may be turned before it is
+    reduced.
     """
     come_s: dict[int, float] = {}
     passed_s = 0.0
@@ -107,7 +108,8 @@ def _arrivals(
     for n, one in enumerate(instructions):
         makers = [made_at.get(v, -1) for v in one.ins]
         come_s[n] = max((come_s[m] for m in makers if m in come_s), default=0.0)
-        if n in update and (isinstance(one, Compute) or not computed.isdisjoint(makers)):
+        is_new = isinstance(one, Compute) and one.op.phase != "backward"
+        if n in update and (is_new or not computed.isdisjoint(makers)):
             computed.add(n)
         elif isinstance(one, Move) and one.is_collective and one.region is None:
             passed_s += one.time_s

@@ -166,6 +166,19 @@ def test_what_is_reduced_first_is_updated_first() -> None:
     assert [one.outs[0] for one in ordered.instructions[-6:]] == [3, 4, 5, 7, 6, 8]
 
 
+def test_a_gradient_that_is_turned_before_it_is_reduced_comes_as_others_do() -> None:
+    """The last product of a backward pass is transposed where the update begins: it is the last that is reduced."""
+    build = Builder()
+    rows = build.input(SPLIT)
+    early = build.all_reduce(build.compute([rows], PARTIAL, phase="backward"), role="mirror")
+    late = build.compute([rows], PARTIAL, phase="backward")
+    turned = build.compute([late], PARTIAL, phase="backward", kind="transpose")
+    reduced = build.all_reduce(turned, role="mirror")
+    program = build.program([build.compute([v], phase="update") for v in (early, reduced)])
+    ordered, _ = in_issue_order(program, accounted(program).held_bytes)
+    assert [one.ins[0] for one in ordered.instructions[-2:]] == [early, reduced]
+
+
 def test_an_update_with_effects_stays_in_its_place() -> None:
     build, updated = updating(last_first=True)
     build.compute([updated[-1]], phase="update", effect="ordered")

@@ -8,11 +8,12 @@ which that met nothing, the Problem is solved fully within less and less (`FullS
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import inf
 
 from autopar.errors import NoFeasiblePlan, Unsolved
-from autopar.search.equal_layers import EqualLayersSolve, equally
+from autopar.search.equal_layers import EqualLayersSolve, equally, in_two_groups, mixed
 from autopar.search.explain_infeasible import unsolved
 from autopar.search.limited_solve import FEW_ENTRIES, LimitedSolve
 from autopar.search.memory_loop import MemoryLoop, nothing_fits, within_less
@@ -24,11 +25,14 @@ from autopar.solve.parametric.archive import met_as
 from autopar.solve.parametric.relaxation import PricedBound, bounded_at
 from autopar.solve.parametric.single_limit import Focus
 from autopar.solve.problem.problem import objective, peak
+from autopar.solve.problem.reduction import Choice
 from autopar.solve.problem.rows import least_use
 from autopar.solve.problem.verifier import TOLERANCE
 
 _FINE = 0.2  # of the gap tolerance: how close a plan's bound at given prices is to what these prove
+_ROUGH = 4.0  # times that: where it says only who is looked at first
 _MOST_WHOLE = 2_000_000  # entries of a Problem that is aimed at as a whole as well
+_PROGRAMS = 3  # of layers that are placed alike in two groups
 _FAR = (
     0.05  # of the cost: a gap at which plans that do not place alike what repeats are aimed at too
 )
@@ -80,6 +84,16 @@ def plan_within(
     ).plan()
 
 
+def bounded_within(attempt: LimitedSolve, limit: int, free: Planned, below: float) -> float:
+    """What little work proves of all plans whose programs peak within `limit`, where things repeat; elsewhere nothing.
+
+    That none costs less than `below` is enough.
+    """
+    may_be = attempt.task.options.solver.gap_tolerance and entries_of(attempt) > FEW_ENTRIES
+    equal = equally(attempt) if may_be else None
+    return 0.0 if equal is None else EqualLayers(attempt, equal, limit, free, below).bound()
+
+
 @dataclass(eq=False)
 class EqualLayers:
     """The plan that places alike what repeats, and what is proven of all plans within the limit."""
@@ -119,7 +133,55 @@ class EqualLayers:
         solution = self._bounded(_solution(met), loop)
         bound = max(0.0, bound, min(solution.lower_bound, solution.objective))
         met = replace(met, plan=replace(met.plan, lower_bound_s=bound), solution=solution)
+        if met.plan.gap > self._tolerance:
+            met = self._in_two_groups(met, loop)
         return met if met.plan.gap <= _FAR or not self._is_small else self._better(met)
+
+    def bound(self) -> float:
+        """What little work proves of all plans, at the prices that proved the limit on another mesh, or here."""
+        try:
+            if self.attempt.prices:
+                return self._proven_at(self.attempt.prices[-1], self.below, _ROUGH).bound
+            loop = MemoryLoop(self.equal, self.limit, self.free, self.below)
+            with suppress(
+                NothingCheaper
+            ):  # of equal layers: whether of all others too is to be seen
+                loop.turn_to_limit()
+            return self._priced(loop.focus, self.below, _ROUGH).bound
+        except NothingCheaper as nothing:
+            return nothing.lower_bound
+
+    def _in_two_groups(self, met: Planned, equal: MemoryLoop) -> Planned:
+        """`met`, or a plan that costs less, in which layers are placed alike in two groups."""
+        most = equal.counted(0.0)
+        for _ in range(_PROGRAMS):
+            pair = mixed(equal.focus.choices(), most, met.plan.objective_s * (1 - self._tolerance))
+            if pair is None or self.attempt.task.stop.is_over:
+                return met
+            small, large = (self.equal.small.lift(one.whole) for one in pair)
+            found = self._made(in_two_groups(self._problem, small, large, most), met)
+            if found is None:
+                return met
+            if peak_of(found) <= self.limit:
+                return found
+            most -= peak_of(found) - self.limit
+
+        return met
+
+    def _made(self, choice: Choice | None, met: Planned) -> Planned | None:
+        """The plan of a choice, if there is one that costs less than `met`; what is proven is as of that."""
+        if choice is None:
+            return None
+        cost = objective(self._problem, choice)
+        if cost >= met.plan.objective_s:
+            return None
+
+        known = replace(_solution(met), choice=choice, objective=cost)
+        found = replace(known, peak=peak(self._problem, choice))
+        self.attempt.met.append(found)
+        made = self.attempt.planned(found)
+        plan = replace(made.plan, lower_bound_s=met.plan.lower_bound_s)
+        return replace(made, plan=plan, problem=self._problem)
 
     def _bounded(self, met: Solution, equal: MemoryLoop) -> Solution:
         """`met` with what is proven of all plans: at the prices of equal layers, where that is about as much."""

@@ -2,9 +2,9 @@
 
 First the plan in which everything is kept: on one mesh, if it costs much there (`MeshSearch.run`). Where there is none,
 or the limit costs more than 5 % of the objective, the Problem that holds both choices (`cost.assemble_recompute`) is
-solved too, on the meshes on which that can be better. The better plan is taken, so that no plan is worse for it. What
-is proven of it holds for plans that keep everything too: so that is all that is proven then, and the plan is what is to
-be undercut.
+solved too, on the meshes on which that can be better: little work bounds it on each, then the least bound goes first.
+The better plan is taken, so that no plan is worse for it. What is proven of it holds for plans that keep everything
+too: so that is all that is proven then, and the plan is what is to be undercut.
 
 What constraints say of an operator they say of its twin too; what is absent keeps to all of them.
 """
@@ -34,13 +34,14 @@ from autopar.errors import NoFeasiblePlan, Unsolved
 from autopar.passes.pipeline import build_program
 from autopar.search.best_bound_first import RaceResult, reaches
 from autopar.search.constraints.restriction import Restriction, each_alone, restriction
-from autopar.search.limited_solve import LimitedSolve, account_of
-from autopar.search.memory_limit import plan_within
+from autopar.search.limited_solve import FEW_ENTRIES, LimitedSolve, account_of
+from autopar.search.memory_limit import bounded_within, plan_within
 from autopar.search.mesh_context import MeshContext
-from autopar.search.mesh_search import MeshSearch
+from autopar.search.mesh_search import Found, MeshSearch
 from autopar.search.mesh_shapes import promise
 from autopar.search.recomputable import recomputable
 from autopar.search.task import Planned, Task, quickly
+from autopar.search.tried import entries_of
 from autopar.solve import Edge, Infeasible, NothingCheaper, Problem, Requirement, Solution
 from autopar.solve.certificate.proof import Prices
 from autopar.solve.problem.problem import derived
@@ -79,29 +80,78 @@ def or_recomputed(
     if min(bounds.values(), default=inf) * (1 + worth) >= finish.objective:
         return finish, ()
 
+    looked = _Looked(places, inside, bound_by)
+    left = _in_order(places, bounds)
     tried = set[int]()
-    known = [-inf] * len(places)
-    prices: dict[OpGraph, list[Prices]] = {}
-    for n in _in_order(places, bounds):
-        attempt, free = bound_by[n]
-        graph = places[n].task.graph
-        if reaches(max(bounds[n], known[n]), finish.objective, options.gap_tolerance):
+    while left := [n for n in left if looked.is_open(n, finish.objective)]:
+        n = min(left, key=looked.known.__getitem__)
+        is_bounded = finish.found is not None and len(left) > 1
+        if is_bounded and looked.is_bounded_anew(n, limit, finish.objective):
             continue
-        twins = with_twins(graph)
-        if twins is None:
-            continue
-        again = recompute_solve(
-            places[n].task, attempt, twins, prices.setdefault(graph, list[Prices]())
-        )
-        found = _better(again, limit, free, n, finish)
+        left.remove(n)
+        again = looked.at(n)
+        found = _better(again, limit, bound_by[n][1], n, finish)
         if found is not None:
             finish = found
             tried.add(n)
-            for coarse in inside[n]:
-                known[coarse] = max(known[coarse], again.bound_within(limit))
+            looked.take_up(n, again.bound_within(limit))
 
-    proven = tuple(map(max, finish.bounds, known))
+    proven = tuple(map(max, finish.bounds, looked.known))
     return replace(finish, bounds=proven), tuple(sorted(tried))
+
+
+@dataclass(eq=False)
+class _Looked:
+    """What is known of recomputation at the places whose `free` plans exceed the limit, and the attempts at it.
+
+    Large attempts are made anew each time they are asked for: all at once they take too much memory.
+    """
+
+    places: Sequence[MeshSearch]
+    inside: Sequence[Collection[int]]
+    free: Mapping[int, Found]
+    known: list[float] = field(init=False)
+    """What is proven of all plans at each place within the limit."""
+    _bounded: set[int] = field(default_factory=set[int])
+    _small: dict[int, RecomputeSolve] = field(default_factory=lambda: dict[int, RecomputeSolve]())
+    _prices: dict[OpGraph, list[Prices]] = field(default_factory=dict[OpGraph, list[Prices]])
+
+    def __post_init__(self) -> None:
+        self.known = [-inf] * len(self.places)
+
+    def is_open(self, n: int, best: float) -> bool:
+        """Whether there is anything to recompute at a place, and what is proven does not rule it out."""
+        task = self.places[n].task
+        bound = max(self.known[n], self.free[n][1].plan.lower_bound_s)
+        is_ruled_out = reaches(bound, best, task.options.gap_tolerance)
+        return not is_ruled_out and with_twins(task.graph) is not None
+
+    def take_up(self, n: int, bound: float) -> None:
+        """What is proven at a place holds for those whose plans are all among its own."""
+        for coarse in (n, *self.inside[n]):
+            self.known[coarse] = max(self.known[coarse], bound)
+
+    def at(self, n: int) -> RecomputeSolve:
+        """The attempt at a place."""
+        if n in self._small:
+            return self._small[n]
+        task = self.places[n].task
+        twins = with_twins(task.graph)
+        assert twins is not None
+        prices = self._prices.setdefault(task.graph, list[Prices]())
+        return recompute_solve(task, self.free[n][0], twins, prices)
+
+    def is_bounded_anew(self, n: int, limit: int, below: float) -> bool:
+        """Whether little work proves anything of a place of which nothing was proven so; `below` is to be undercut."""
+        if n in self._bounded:
+            return False
+        self._bounded.add(n)
+        attempt = self.at(n)
+        if entries_of(attempt) <= FEW_ENTRIES:
+            self._small[n] = attempt
+        bound = bounded_within(attempt, limit, _unbounded(self.free[n][1]), below)
+        self.take_up(n, bound)
+        return bound > 0
 
 
 def _in_order(places: Sequence[MeshSearch], bounds: Mapping[int, float]) -> list[int]:
@@ -178,7 +228,7 @@ def _within(
     Raises:
       NoFeasiblePlan, Unsolved, NothingCheaper: as `plan_within`.
     """
-    unbounded = replace(free, plan=replace(free.plan, lower_bound_s=0.0))
+    unbounded = _unbounded(free)
     try:
         return plan_within(again, limit, unbounded, finish.objective)
     except Unsolved as error:
@@ -193,6 +243,11 @@ def _within(
 
     solution = met.solution and replace(met.solution, lower_bound=0.0, witness=())
     return replace(met, solution=solution)  # bounds come from `again` alone
+
+
+def _unbounded(free: Planned) -> Planned:
+    """A plan of which nothing is proven: what is proven of plans that keep everything is not of others."""
+    return replace(free, plan=replace(free.plan, lower_bound_s=0.0))
 
 
 def recompute_solve(

@@ -23,6 +23,7 @@ from autopar.inspect.hlo import peak_memory_bytes
 from autopar.passes.pipeline import build_program
 from autopar.redistribute.route import Router
 from autopar.search import mesh_search, recompute
+from autopar.search.best_bound_first import RaceResult
 from autopar.search.limited_solve import LimitedSolve
 from autopar.search.recomputable import recomputable
 from autopar.search.space import build_space
@@ -419,3 +420,43 @@ def test_meshes_about_as_good_without_the_limit_are_looked_at_in_order_of_promis
     ]
     bounds = dict(enumerate((1.0, 1.001, 1.005, 1.009, 1.011)))
     assert recompute._in_order(places, bounds) == [3, 2, 0, 1, 4]
+
+
+@pytest.mark.parametrize(
+    ("least", "searched"), [(1.2, [2]), (1.4, [2]), (1.7, [2, 1]), (1.95, [2, 1, 0])]
+)
+def test_meshes_are_searched_by_what_little_work_proves_of_each(
+    monkeypatch: pytest.MonkeyPatch, least: float, searched: list[int]
+) -> None:
+    """The cheapest plan, on the mesh that promises most, costs `least`; the other meshes have none as cheap."""
+    proven = {0: 1.8, 1: 1.5, 2: 1.1}
+    met = list[int]()
+    kept: Any = SimpleNamespace(plan=SimpleNamespace(lower_bound_s=1.0))
+
+    def place(n: int) -> Any:
+        options = SimpleNamespace(recompute="auto", gap_tolerance=0.005)
+        task = SimpleNamespace(memory_limit_bytes=1, options=options, graph=object())
+        ground = SimpleNamespace(mesh=DeviceMesh.of({"x": 2**n}))
+        return SimpleNamespace(task=task, ground=ground, binding=lambda _: (n, kept))
+
+    def solve(_: Any, n: int, *rest: Any) -> Any:
+        return SimpleNamespace(n=n, bound_within=lambda _: proven[n])
+
+    def better(again: Any, limit: int, free: Any, n: int, finish: Any) -> Any:
+        assert again.n == n
+        met.append(n)
+        return replace(finish, objective=least, winner=n) if n == 2 else finish
+
+    monkeypatch.setattr(recompute, "with_twins", lambda _: object())
+    monkeypatch.setattr(recompute, "recompute_solve", solve)
+    monkeypatch.setattr(recompute, "entries_of", lambda _: 10**6)
+    monkeypatch.setattr(recompute, "_unbounded", lambda free: free)
+    monkeypatch.setattr(recompute, "bounded_within", lambda again, *_: proven[again.n])
+    monkeypatch.setattr(recompute, "_better", better)
+    before = RaceResult[Any](0, object(), 2.0, (1.0,) * 3, (False,) * 3)
+    places = [place(n) for n in range(3)]
+    found, tried = recompute.or_recomputed(places, before, [()] * 3, 0.05)
+    assert met == searched
+    assert tried == tuple(sorted(searched))
+    assert found.bounds == (1.8, 1.5, 1.1)
+    assert (found.winner, found.objective) == (2, least)

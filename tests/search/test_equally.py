@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise, product
 from math import inf
 from typing import Any
 from weakref import ref
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from autopar._compat import untyped_jax
 from autopar.cost.pricing import Roofline
 from autopar.errors import NoFeasiblePlan
-from autopar.search import memory_limit, memory_loop, mesh_search, search
+from autopar.search import equal_layers, memory_limit, memory_loop, mesh_search, search
 from autopar.search.search import find_plan, places_of
 from autopar.search.task import Planned, SearchOptions, Task
+from autopar.search.tried import focused
 from autopar.solve import NothingCheaper, verify
 from autopar.solve.periodic import quotient
+from autopar.solve.periodic.layers import with_layers
+from autopar.solve.problem.problem import objective, peak
 from autopar.trace import trace
 from tests.quick_some import diagonal
 from tests.search.test_front import FOUR, cluster_of
@@ -42,19 +47,19 @@ def step(layers: Any, x: Any) -> Any:
     return untyped_jax.tree.map(lambda p, g: p - 0.1 * g, layers, grads)
 
 
-def task() -> Task:
+def task(layers: int = LAYERS) -> Task:
     layer = {
         "up": jax.ShapeDtypeStruct((64, 256), jnp.float32),
         "down": jax.ShapeDtypeStruct((256, 64), jnp.float32),
     }
-    graph = trace(step, ([layer] * LAYERS, jax.ShapeDtypeStruct((32, 64), jnp.float32))).graph
+    graph = trace(step, ([layer] * layers, jax.ShapeDtypeStruct((32, 64), jnp.float32))).graph
     cluster = cluster_of(4, 1e9)
     return Task(graph, lambda graph, mesh: Roofline(graph, mesh, cluster), prices_devices=True)
 
 
-def placements_of_layers(planned: Planned) -> list[tuple[str, ...]]:
+def placements_of_layers(planned: Planned, layers: int = LAYERS) -> list[tuple[str, ...]]:
     inputs = [str(placement) for placement in planned.plan.stage.inputs]
-    return [tuple(inputs[2 * n : 2 * n + 2]) for n in range(LAYERS)]
+    return [tuple(inputs[2 * n : 2 * n + 2]) for n in range(layers)]
 
 
 @pytest.mark.parametrize("gap_tolerance", [0.0, 0.005])
@@ -210,3 +215,59 @@ def test_what_prices_of_another_mesh_refute_is_looked_for_at_no_others(
     for prices, below in ((before.prices, 1.1 * found.plan.objective_s), ([], 0.9 * least)):
         with pytest.raises(Asked):
             memory_limit.plan_within(replace(place.attempt(), prices=prices), limit, free, below)
+
+
+@pytest.mark.parametrize("share", [0.9, 0.5])
+def test_a_limit_between_two_plans_is_met_by_layers_in_two_groups(
+    monkeypatch: pytest.MonkeyPatch, share: float
+) -> None:
+    """Of eight layers as many are placed as in the small plan as have to be, first or last, and they are next to
+    one another.
+    """
+    for module in (memory_loop, memory_limit):
+        monkeypatch.setattr(module, "FEW_ENTRIES", 0)
+    monkeypatch.setattr(memory_limit, "_MOST_WHOLE", 0)
+    eight = task(8)
+    limit = int(share * find_plan(eight, [FOUR]).account.peak_memory_bytes)
+    options = SearchOptions(recompute="never")
+    limited = replace(eight, memory_limit_bytes=limit, options=options)
+    found = find_plan(limited, [FOUR])
+    assert found.account.peak_memory_bytes <= limit
+    lies = placements_of_layers(found, 8)
+    assert len(set(lies)) == 2
+    assert sum(one != other for one, other in pairwise(lies)) == 1
+    assert found.problem is not None
+    assert found.solution is not None
+    assert verify(found.problem, found.solution, 1.0).bound <= found.plan.objective_s
+
+    monkeypatch.setattr(memory_limit, "mixed", lambda *_: None)
+    alike = find_plan(limited, [FOUR])
+    assert len(set(placements_of_layers(alike, 8))) == 1
+    assert found.plan.objective_s < 0.95 * alike.plan.objective_s
+
+
+def test_of_groups_of_layers_the_cheapest_is_taken_that_any_cut_has() -> None:
+    place = places_of(task(8), [FOUR])[0]
+    problem = place.attempt().problem(0.0)
+    layers = with_layers(problem).layers
+    assert layers is not None
+    equal = equal_layers.equally(place.attempt())
+    assert equal is not None
+    focus = focused(equal, equal.problem(0.0))
+    focus.turn_to(2e6)
+    choices = focus.choices()
+    most = (choices[0].peak + choices[-1].peak) / 2
+    pair = equal_layers.mixed(choices, most, inf)
+    assert pair is not None
+    small, large = (np.array(equal.small.lift(met.whole)) for met in pair)
+    costs = list[float]()
+    for cut, at_first, outside in product(range(9), (True, False), (small, large)):
+        is_small = layers[:, 1] < cut if at_first else layers[:, 1] >= cut
+        mixed = np.where(layers[:, 1] < 0, outside, np.where(is_small, small, large))
+        choice = tuple(mixed.tolist())
+        costs += [objective(problem, choice)] if peak(problem, choice) <= most else []
+
+    found = equal_layers.in_two_groups(problem, tuple(small.tolist()), tuple(large.tolist()), most)
+    assert found is not None
+    assert peak(problem, found) <= most
+    assert objective(problem, found) == min(costs)

@@ -50,16 +50,38 @@ class Twin:
 
 @dataclass(frozen=True, eq=False)
 class Rewritten:
-    """A graph with recomputations, where each of its operators comes from, and the recomputations."""
+    """A graph with recomputations, where each of its operators comes from in `before`, and the recomputations."""
 
     graph: OpGraph
     keys: tuple[Key, ...]
     twins: tuple[Twin, ...]
+    before: OpGraph
 
     @cached_property
     def flow(self) -> Dataflow:
         """The copies of the graph: the same on every mesh."""
         return dataflow(self.graph)
+
+    @cached_property
+    def places(self) -> tuple[Key, ...]:
+        """The place of every operator in what repeats, as layers do; of one that runs once more, that of its original.
+
+        What is computed once more stands where it is needed, not in every layer at the same place.
+        """
+        first = self.before.repeats
+        return tuple(
+            [
+                (key[0], first[key[1]]) if isinstance(key[1], int) and key[0] != "slice" else key
+                for key in self.keys
+            ]
+        )
+
+    @cached_property
+    def repeats(self) -> tuple[int, ...]:
+        """As `OpGraph.repeats`, by these places."""
+        first: dict[tuple[Key, int], int] = {}
+        looks = zip(self.places, self.graph.alike, strict=True)
+        return tuple([first.setdefault(look, n) for n, look in enumerate(looks)])
 
 
 def with_recomputed(
@@ -141,7 +163,7 @@ def _aligned(graph: OpGraph, first: int | None, second: int | None) -> bool:
 
 
 def _as_it_is(graph: OpGraph) -> Rewritten:
-    return Rewritten(graph, tuple(("op", op.id) for op in graph.ops), ())
+    return Rewritten(graph, tuple(("op", op.id) for op in graph.ops), (), graph)
 
 
 @dataclass(eq=False)
@@ -198,7 +220,7 @@ class _Rewriting:
             for key, op, kept in self.twins
             for made in [residual.get(op, ())]
         )
-        return Rewritten(graph, tuple(self.keys[n] for n in kept), twins)
+        return Rewritten(graph, tuple(self.keys[n] for n in kept), twins, self.graph)
 
     @cached_property
     def _residual_ops(self) -> dict[int, list[int]]:

@@ -121,12 +121,17 @@ class Builder(Usages):
         return tuple(costs)
 
     def _periods(self, count: int) -> NDArray[np.intp]:
-        """For each of so many variables its place in what repeats (`OpGraph.repeats`); -1 where it has none."""
+        """For each of so many variables its place in what repeats; -1 where it has none."""
         found = np.full(count, -1, dtype=np.intp)
-        for op, first in enumerate(self.graph.repeats):
+        for op, first in enumerate(self._repeats):
             if self.space.strategies[op]:
                 found[self.op_node[op]] = first
         return found
+
+    @property
+    def _repeats(self) -> Sequence[int]:
+        """See `OpGraph.repeats`."""
+        return self.graph.repeats
 
     def _arrivals(self, pricing: Pricing) -> list[Floats]:
         """What it costs to be given the inputs in each placement; the state of the call before is there."""

@@ -146,6 +146,10 @@ class RecomputeBuilder(Builder):
         is_sure = producer is None or producer.id not in self.optional
         return not is_sure and all(use.op in self.optional for use in copy.uses)
 
+    @property
+    def _repeats(self) -> Sequence[int]:
+        return self.rewritten.repeats
+
     def node_costs(self, pricing: Pricing) -> tuple[Floats, ...]:
         """Seconds of every candidate; what is absent costs nothing."""
         costs = list(super().node_costs(pricing))

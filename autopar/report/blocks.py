@@ -96,18 +96,11 @@ def phases_and_counts(planned: Planned) -> Mapping[int, tuple[str, int]]:
 
 
 def places_of(planned: Planned) -> Sequence[object]:
-    """The place of every operator in what repeats, as layers do; of one that runs once more, that of its original.
-
-    What is computed once more stands where it is needed, not in every layer at the same place.
-    """
+    """The place of every operator in what repeats, as layers do; of one that runs once more, that of its original."""
     graph = planned.task.graph
     if planned.rewritten is None:
         return graph.repeats
-    keys = with_recomputed(graph, planned.plan.recomputed).keys
-    return [
-        (key[0], graph.repeats[key[1]]) if isinstance(key[1], int) and key[0] != "slice" else key
-        for key in keys
-    ]
+    return with_recomputed(graph, planned.plan.recomputed).places
 
 
 def owners_of(program: ShardedProgram) -> Mapping[int, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -11,7 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autopar._compat import untyped_jax
+from autopar.core.graph import OpGraph
 from autopar.core.repeats import RepeatRun, repeats, runs_of
+from autopar.search.recompute import with_twins
 from autopar.trace import trace
 
 LETTERS = st.integers(0, 3)
@@ -64,3 +67,59 @@ def test_a_training_step_has_the_operators_of_one_layer(layers: int) -> None:
     graph = trace(step, ([layer] * layers, np.zeros((4, 8), np.float32))).graph
     assert len(set(graph.repeats)) < len(graph.ops) / layers + 20
     assert all(graph.alike[n] == graph.alike[first] for n, first in enumerate(graph.repeats))
+
+
+def test_of_stretches_that_overlap_one_is_cut_short() -> None:
+    text = [
+        *[1, 2, 3, 4] * 5,
+        *[1, 2, 5, 5, 5] * 9,
+    ]  # the first goes on for two positions of the second
+    assert runs_of(np.array(text, dtype=np.intp)) == [RepeatRun(0, 20, 4), RepeatRun(20, 65, 5)]
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(20, 40), st.integers(3, 9), st.integers(0, 19))
+def test_what_differs_in_every_copy_stands_for_itself(body: int, copies: int, odd: int) -> None:
+    text = [1000 + n if place == odd else place for n in range(copies) for place in range(body)]
+    first = repeats(np.array(text, dtype=np.intp)).tolist()
+    known = [place for place in range(body) if place != odd]
+    for n in range(copies):
+        assert [first[n * body + place] for place in known] == known
+        assert first[n * body + odd] == n * body + odd
+
+
+def dropped(layers: int) -> OpGraph:
+    """A training step whose layers have keys of their own, written out."""
+
+    def loss(params: Any, x: Any, key: Any) -> Any:
+        keys = jax.random.split(key, layers)
+        for p, own in zip(params, keys, strict=True):
+            y = jnp.tanh(x @ p["up"])
+            x = x + jnp.where(jax.random.bernoulli(own, 0.9, y.shape), y, 0.0) @ p["down"]
+        return (x**2).mean()
+
+    def step(params: Any, x: Any, key: Any) -> Any:
+        grads: Any = untyped_jax.grad(loss)(params, x, key)
+        return untyped_jax.tree.map(lambda p, g: p - 0.1 * g, params, grads)
+
+    layer = {"up": np.zeros((8, 16), np.float32), "down": np.zeros((16, 8), np.float32)}
+    args = [layer] * layers, np.zeros((4, 8), np.float32), jax.random.key(0)
+    return trace(step, args).graph
+
+
+def test_layers_with_keys_of_their_own_repeat() -> None:
+    few, many = dropped(6), dropped(12)
+    assert len(many.ops) > 1.8 * len(few.ops)
+    assert len(set(many.repeats)) < len(set(few.repeats)) + 20
+
+
+def test_what_runs_once_more_repeats_as_its_original_does() -> None:
+    graph = dropped(12)
+    rewritten = with_twins(graph)
+    assert rewritten is not None
+    assert len(rewritten.twins) >= 24
+    twins = {rewritten.repeats[twin.op] for twin in rewritten.twins}
+    assert len(twins) < len(rewritten.twins) / 4
+    for n, first in enumerate(rewritten.repeats):
+        assert rewritten.graph.alike[n] == rewritten.graph.alike[first]
+        assert rewritten.keys[n][0] == rewritten.keys[first][0]

@@ -14,6 +14,8 @@ from autopar.core.program import ShardedProgram
 from autopar.core.strategy import Exchange, Strategy
 from autopar.cost.buckets import waiting
 from autopar.errors import InvalidOption, ProgramError
+from autopar.memory.account import OpCost
+from autopar.passes.bucket_rounds import BucketRounds
 from autopar.passes.fuse_collectives import FuseCollectives
 from autopar.passes.insert_redistribution import InsertRedistribution
 from autopar.passes.lower import lower
@@ -44,15 +46,25 @@ def passes(
     price: StepPrice,
     pack: PackPrice = no_pack,
     exchange: ExchangePrice | None = None,
+    op_cost: OpCost | None = None,
 ) -> tuple[Pass, ...]:
-    """The passes of every plan, in order; without a price of exchanges nothing hides any of them."""
+    """The passes of every plan, in order.
+
+    Without a price of exchanges nothing hides any of them, without one of operators they take no time.
+    """
+    fuse = FuseCollectives(price, pack=pack)
     return (
         InsertRedistribution(router, waiting(graph)),
         PriceExchanges(exchange or partial(_in_full, price)),
         SinkAllReduce(),
         MarkMirror(graph),
-        FuseCollectives(price, pack=pack),
+        fuse,
+        BucketRounds(fuse, op_cost or _for_nothing),
     )
+
+
+def _for_nothing(_op: OpNode, _strategy: Strategy) -> float:
+    return 0.0
 
 
 def _in_full(price: StepPrice, _op: OpNode, _strategy: Strategy, exchange: Exchange) -> float:
@@ -67,12 +79,13 @@ def program_states(
     price: StepPrice,
     pack: PackPrice = no_pack,
     exchange: ExchangePrice | None = None,
+    op_cost: OpCost | None = None,
 ) -> tuple[tuple[str, ShardedProgram], ...]:
     """The program of `stage` after lowering and after every pass, with the pass's name; each verified."""
     program = lower(graph, flow, stage)
     _verify("lower", program)
     states = [("lower", program)]
-    for step in passes(graph, router, price, pack, exchange):
+    for step in passes(graph, router, price, pack, exchange, op_cost):
         before = program
         program = step.apply(program)
         _verify(step.name, program, before)
@@ -95,6 +108,7 @@ def build_program(
     price: StepPrice,
     pack: PackPrice = no_pack,
     exchange: ExchangePrice | None = None,
+    op_cost: OpCost | None = None,
 ) -> ShardedProgram:
     """The program of `stage` as it runs, verified.
 
@@ -102,13 +116,13 @@ def build_program(
       ProgramError: if it is not valid; it says after which pass it was not.
     """
     program = lower(graph, flow, stage)
-    for step in passes(graph, router, price, pack, exchange):
+    for step in passes(graph, router, price, pack, exchange, op_cost):
         program = step.apply(program)
     try:
         verify(program)
     except ProgramError:
         program_states(
-            graph, flow, stage, router, price, pack, exchange
+            graph, flow, stage, router, price, pack, exchange, op_cost
         )  # raises where it went wrong first
         raise
     return program

@@ -53,8 +53,8 @@ def with_double_buffers(planned: Planned, schedule: Schedule | None) -> Planned:
         best.try_room(depth * largest_in_flight(planned.program))
 
     for one in loops:
-        best.try_counts(one, "ahead")
         best.try_counts(one, "behind")
+        best.try_counts(one, "ahead")
     return best.found
 
 

@@ -349,6 +349,7 @@ class RecomputeSolve(LimitedSolve):
             pricing.step_cost,
             pack_price(pricing),
             partial(exchange_cost, pricing),
+            pricing.op_cost,
         )
         plan = Plan(
             (stage,),

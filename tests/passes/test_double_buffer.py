@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,6 +25,8 @@ from autopar.core.strategy import Strategy
 from autopar.emit.local.localize import localize
 from autopar.errors import PlanFileError
 from autopar.memory.account import lives_of
+from autopar.passes import pipeline
+from autopar.passes.bucket_rounds import BucketRounds
 from autopar.passes.double_buffer import (
     Prices,
     double_buffered,
@@ -69,6 +73,14 @@ def arguments() -> tuple[Any, ...]:
     down = 0.1 * jax.random.normal(keys[1], (LAYERS, HIDDEN, WIDTH))
     x, y = (jax.random.normal(key, (ROWS, WIDTH)) for key in keys[2:])
     return {"up": up, "down": down}, x, y
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_by_one() -> Iterator[None]:
+    """Rounds communicate one by one, in no buckets, so that there is more than one collective of a kind."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pipeline, "BucketRounds", partial(BucketRounds, most_bytes=1))
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -11,25 +11,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from autopar.core.program import FUSED_KINDS, Compute, Instruction, Move, ShardedProgram
+from autopar.core.program import FUSED_KINDS, Instruction, Move, ShardedProgram
 from autopar.cost.buckets import SHARD_BUCKET_BYTES
-from autopar.memory.account import OpCost
 from autopar.passes.fuse_collectives import BucketKey, FuseCollectives
 from autopar.passes.rounds import Rounds, is_collective, scans
-
-HIDDEN_SHARE = 0.2
-"""What a second of communicating costs beside computing, about, of what it costs where nothing runs beside it."""
 
 
 @dataclass(frozen=True)
 class BucketRounds:
-    """Puts collectives of scans' rounds in buckets of at most `most_bytes`; one of several costs what `fuse` says.
-
-    `op_cost`: seconds of an operator under a strategy.
-    """
+    """Puts collectives of scans' rounds in buckets of at most `most_bytes`; one of several costs what `fuse` says."""
 
     fuse: FuseCollectives
-    op_cost: OpCost
     most_bytes: int = SHARD_BUCKET_BYTES
     name: str = "bucket_rounds"
 
@@ -83,13 +75,13 @@ class _Order:
             yield from self._paying([n for n in group if self._may_wait(n, max(group))])
 
     def _paying(self, group: Sequence[int]) -> Iterator[Sequence[int]]:
-        if len(group) > 1 and self._together_s(group) < sum(m.time_s for m in self._moves(group)):
+        moves = self._moves(group)
+        if len(group) > 1 and self.buckets.fuse.fused(moves).time_s < sum(m.time_s for m in moves):
             yield group
 
     def _candidates(self, moves: Sequence[int], chain: frozenset[int]) -> list[list[int]]:
         """These collectives, those together that have one key and are as many collectives of `chain` deep."""
         level = self._levels(chain)
-        is_early = chain is self.rounds.early
         found: list[list[int]] = []
         open_: dict[tuple[BucketKey, int], list[int]] = {}
         for n in moves:
@@ -98,43 +90,13 @@ class _Order:
                 continue
             key = self.buckets.fuse.key(self.rounds.all, move), level[n]
             group = open_.get(key)
-            if group is None or not self._is_worth(group, n, is_early):
+            if group is None:
                 group = open_[key] = []
                 found.append(group)
             group.append(n)
             if sum(m.size_bytes for m in self._moves(group)) >= self.buckets.most_bytes:
                 del open_[key]
         return found
-
-    def _is_worth(self, group: Sequence[int], position: int, is_early: bool) -> bool:
-        """Whether a bucket is to take up the collective at `position` as well.
-
-        One that could hide behind what is computed in between is exposed where the bucket is: for what that takes
-        longer, the latency that is saved has to make up, though that would have been hidden.
-        """
-        (move,) = self._moves([position])
-        before = max(group)
-        own_s = self._together_s(group)
-        together_s = self._together_s([*group, position])
-        saved_s = own_s + move.time_s - together_s
-        moved_s = move.time_s if is_early else own_s
-        staying_s = own_s if is_early else move.time_s
-        if self._computing_s(before, position) < moved_s:
-            return saved_s > 0
-        return together_s - staying_s < HIDDEN_SHARE * saved_s
-
-    def _computing_s(self, first: int, last: int) -> float:
-        tree = self.rounds.all.tree
-        once = tree.weight(self.rounds.body)
-        span = range(min(first, last), max(first, last))
-        return sum(
-            self.buckets.op_cost(one.op, one.strategy) * tree.weight(one.region) / once
-            for _, one in self.rounds.of(span)
-            if isinstance(one, Compute)
-        )
-
-    def _together_s(self, group: Sequence[int]) -> float:
-        return self.buckets.fuse.fused(self._moves(group)).time_s
 
     def _levels(self, chain: frozenset[int]) -> Mapping[int, int]:
         """Behind how many collectives, one reading the other, each of `chain` stands."""

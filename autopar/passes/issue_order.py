@@ -165,17 +165,19 @@ class _Ordering:
     def _products_before(
         self, units: Sequence[_Unit], late: frozenset[int], collective: int
     ) -> list[int]:
-        """Of what stands in front of a collective without anything else that is computed in between."""
+        """Of what stands in front of what computes the operand of a collective, with nothing else in between."""
         sent = set(units[collective].reads)
+        computes = False
         found: list[int] = []
         for n in reversed(range(collective)):
             unit = units[n]
             if not sent.isdisjoint(unit.makes):
                 sent |= unit.reads
+                computes = computes or not _is_light_or_sent(unit.one)
                 if is_collective(unit.one):
                     break
             elif n in late:
-                if isinstance(unit.one, Compute) and not _is_light(unit.one):
+                if computes and not _is_light_or_sent(unit.one):
                     found.append(n)
             elif not _is_light(unit.one):
                 break

@@ -14,7 +14,6 @@ from autopar.core.program import ShardedProgram
 from autopar.core.strategy import Exchange, Strategy
 from autopar.cost.buckets import waiting
 from autopar.errors import InvalidOption, ProgramError
-from autopar.memory.account import OpCost
 from autopar.passes.bucket_rounds import BucketRounds
 from autopar.passes.fuse_collectives import FuseCollectives
 from autopar.passes.insert_redistribution import InsertRedistribution
@@ -46,12 +45,8 @@ def passes(
     price: StepPrice,
     pack: PackPrice = no_pack,
     exchange: ExchangePrice | None = None,
-    op_cost: OpCost | None = None,
 ) -> tuple[Pass, ...]:
-    """The passes of every plan, in order.
-
-    Without a price of exchanges nothing hides any of them, without one of operators they take no time.
-    """
+    """The passes of every plan, in order; without a price of exchanges nothing hides any of them."""
     fuse = FuseCollectives(price, pack=pack)
     return (
         InsertRedistribution(router, waiting(graph)),
@@ -59,12 +54,8 @@ def passes(
         SinkAllReduce(),
         MarkMirror(graph),
         fuse,
-        BucketRounds(fuse, op_cost or _for_nothing),
+        BucketRounds(fuse),
     )
-
-
-def _for_nothing(_op: OpNode, _strategy: Strategy) -> float:
-    return 0.0
 
 
 def _in_full(price: StepPrice, _op: OpNode, _strategy: Strategy, exchange: Exchange) -> float:
@@ -79,13 +70,12 @@ def program_states(
     price: StepPrice,
     pack: PackPrice = no_pack,
     exchange: ExchangePrice | None = None,
-    op_cost: OpCost | None = None,
 ) -> tuple[tuple[str, ShardedProgram], ...]:
     """The program of `stage` after lowering and after every pass, with the pass's name; each verified."""
     program = lower(graph, flow, stage)
     _verify("lower", program)
     states = [("lower", program)]
-    for step in passes(graph, router, price, pack, exchange, op_cost):
+    for step in passes(graph, router, price, pack, exchange):
         before = program
         program = step.apply(program)
         _verify(step.name, program, before)
@@ -108,7 +98,6 @@ def build_program(
     price: StepPrice,
     pack: PackPrice = no_pack,
     exchange: ExchangePrice | None = None,
-    op_cost: OpCost | None = None,
 ) -> ShardedProgram:
     """The program of `stage` as it runs, verified.
 
@@ -116,13 +105,13 @@ def build_program(
       ProgramError: if it is not valid; it says after which pass it was not.
     """
     program = lower(graph, flow, stage)
-    for step in passes(graph, router, price, pack, exchange, op_cost):
+    for step in passes(graph, router, price, pack, exchange):
         program = step.apply(program)
     try:
         verify(program)
     except ProgramError:
         program_states(
-            graph, flow, stage, router, price, pack, exchange, op_cost
+            graph, flow, stage, router, price, pack, exchange
         )  # raises where it went wrong first
         raise
     return program

@@ -223,7 +223,6 @@ class LimitedSolve:
             pricing.step_cost,
             pack_price(pricing),
             partial(exchange_cost, pricing),
-            pricing.op_cost,
         )
         spent = account_of(task.graph, program, pricing)
         bound = solution.lower_bound

@@ -349,7 +349,6 @@ class RecomputeSolve(LimitedSolve):
             pricing.step_cost,
             pack_price(pricing),
             partial(exchange_cost, pricing),
-            pricing.op_cost,
         )
         plan = Plan(
             (stage,),

@@ -344,7 +344,6 @@ def _dump(planned: Planned, directory: Path) -> None:
         pricing.step_cost,
         pack_price(pricing),
         partial(exchange_cost, pricing),
-        pricing.op_cost,
     )
     write_dump(directory, [("graph", graph), ("plan", _lines(graph, plan)), *states])
 
@@ -411,7 +410,6 @@ def _restored(task: Task, plan: Plan) -> Planned:
         pricing.step_cost,
         pack_price(pricing),
         partial(exchange_cost, pricing),
-        pricing.op_cost,
     )
     check_stated(program, plan.double_buffered or ())
     spent = account_of(graph, program, pricing)

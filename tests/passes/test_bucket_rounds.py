@@ -12,9 +12,7 @@ from jax.sharding import PartitionSpec as P
 
 import autopar
 from autopar.api.plan import Plan
-from autopar.core.graph import OpNode
 from autopar.core.program import Move, ShardedProgram
-from autopar.core.strategy import Strategy
 from autopar.passes import pipeline
 from autopar.passes.bucket_rounds import BucketRounds
 from autopar.passes.fuse_collectives import FuseCollectives
@@ -57,21 +55,6 @@ def price(kind: str, _axes: tuple[str, ...], size_bytes: int) -> float:
     return 0.0 if kind in ("slice", "mask") else LATENCY_S + 1e-12 * size_bytes
 
 
-def by_bytes(kind: str, _axes: tuple[str, ...], size_bytes: int) -> float:
-    """The other way round."""
-    return 0.0 if kind in ("slice", "mask") else 1e-2 * LATENCY_S + 1e-8 * size_bytes
-
-
-def long(_op: OpNode, _strategy: Strategy) -> float:
-    """Of an operator: longer than any collective."""
-    return 1.0
-
-
-def short(_op: OpNode, _strategy: Strategy) -> float:
-    """Of an operator."""
-    return 0.0
-
-
 def in_rounds(program: ShardedProgram) -> Counter[tuple[str, int]]:
     """How many tensors the collectives in its loops move, by kind."""
     return Counter(
@@ -84,32 +67,23 @@ def in_rounds(program: ShardedProgram) -> Counter[tuple[str, int]]:
 def test_a_round_gathers_and_reduces_at_once(alone: ShardedProgram) -> None:
     before = in_rounds(alone)
     assert {count for _, count in before} == {1}
-    found = BucketRounds(FuseCollectives(price), short).apply(alone)
+    found = BucketRounds(FuseCollectives(price)).apply(alone)
     verify(found)
     for kind in ("all_gather", "reduce_scatter"):
         assert in_rounds(found)[kind, 2] == before[kind, 1] / 2 > 0
         assert in_rounds(found)[kind, 1] == 0
 
 
-def test_what_could_hide_meanwhile_stays_alone_where_bytes_count(alone: ShardedProgram) -> None:
-    """A bucket is exposed where its first tensor is: the next one would take long there, and could hide."""
-    assert in_rounds(BucketRounds(FuseCollectives(by_bytes), long).apply(alone)) == in_rounds(alone)
-    assert in_rounds(BucketRounds(FuseCollectives(price), long).apply(alone)) != in_rounds(alone)
-    assert in_rounds(BucketRounds(FuseCollectives(by_bytes), short).apply(alone)) != in_rounds(
-        alone
-    )
-
-
 def test_a_bucket_that_costs_more_is_none(alone: ShardedProgram) -> None:
     def dear(_kind: str, _axes: tuple[str, ...], _sizes: object) -> float:
         return 1.0
 
-    buckets = BucketRounds(FuseCollectives(price, pack=dear), short)
+    buckets = BucketRounds(FuseCollectives(price, pack=dear))
     assert buckets.apply(alone).instructions == alone.instructions
 
 
 def test_what_is_emitted_runs_its_buckets_and_changes_no_value(alone: ShardedProgram) -> None:
-    program = BucketRounds(FuseCollectives(price), short).apply(alone)
+    program = BucketRounds(FuseCollectives(price)).apply(alone)
     case = Case(step, arguments(), "float32")
     found, comparison = run(case, program)
     assert comparison.explained, str(comparison)
@@ -127,5 +101,5 @@ def test_values_of_any_plan_stay(mesh: str, seed: int) -> None:
     args = (draw.normal(size=(3, 8, 8)), draw.integers(0, 9, (3, 16)), x)
     case = Case(layers_read_in_many_ways, args, "float64")
     program = case.program(local_plan(case, case.space(MESHES[mesh]), seed, 0.8))
-    buckets = BucketRounds(FuseCollectives(price, bucket_bytes=1, shard_bucket_bytes=1), short)
+    buckets = BucketRounds(FuseCollectives(price, bucket_bytes=1, shard_bucket_bytes=1))
     check(case, buckets.apply(program))

@@ -8,6 +8,7 @@ are whole meanwhile, and only where one collective takes less time than they do 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -27,9 +28,15 @@ class BucketRounds:
 
     def apply(self, program: ShardedProgram) -> ShardedProgram:
         """`program` with buckets in its scans, where these take less time."""
-        for scan in scans(program):
-            program = _Order(self, Rounds(program, scan)).program()
+        sent = Counter(region for one in program.collectives for region in _around(program, one))
+        for scan in scans(program) if sent else ():
+            if sent[scan.id] > 1:
+                program = _Order(self, Rounds(program, scan)).program()
         return program
+
+
+def _around(program: ShardedProgram, move: Move) -> Sequence[int]:
+    return program.tree.path(move.region)
 
 
 Groups = Mapping[int, Sequence[int]]
@@ -89,12 +96,11 @@ class _Order:
             if move.kind not in FUSED_KINDS:
                 continue
             key = self.buckets.fuse.key(self.rounds.all, move), level[n]
-            group = open_.get(key)
-            if group is None:
-                group = open_[key] = []
-                found.append(group)
-            group.append(n)
-            if sum(m.size_bytes for m in self._moves(group)) >= self.buckets.most_bytes:
+            if key not in open_:
+                open_[key] = []
+                found.append(open_[key])
+            open_[key].append(n)
+            if sum(m.size_bytes for m in self._moves(open_[key])) >= self.buckets.most_bytes:
                 del open_[key]
         return found
 

@@ -3,10 +3,8 @@
 A collective is issued as soon as its operands are there, and waited for where its results are read. Both are held up
 by what stands right beside it and computes next to nothing: the cast or the view of a parameter's shard that it sends,
 the cast of a gradient's that it leaves. So what does nothing but feed collectives is done as soon as its operands
-are there, and what does nothing but take their results up, when these are read: as far as memory allows. A product that
-makes a gradient of parameters, which nothing waits for, comes behind a collective that the backward pass does wait for,
-if only what that collective sends is computed in between: so it runs beside it. Parameters are updated in the order in
-which their gradients come (`passes.update_order`).
+are there, and what does nothing but take their results up, when these are read: as far as memory allows. Parameters
+are updated in the order in which their gradients come (`passes.update_order`).
 """
 
 from __future__ import annotations
@@ -14,7 +12,6 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import groupby
 
 import numpy as np
@@ -106,13 +103,8 @@ class _Ordering:
         bounds = [min(unit.positions) for unit in units]
         bounds += [max(unit.positions) + 1 for unit in units[-1:]]
         places = [(n, 0, n) for n in range(len(units))]
-        delayed = self._delayed(units, makers, readers, bounds)
-        for n, behind in delayed.items():
-            places[n] = (behind, 2, n)
         feeds = self._feeding(units, readers)
         for n in feeds:
-            if n in delayed:
-                continue
             ready = 1 + max(
                 (places[makers[v]][0] for v in units[n].reads if v in makers), default=-1
             )
@@ -122,7 +114,7 @@ class _Ordering:
                 self.free[bounds[first] : bounds[n]] -= size
                 places[n] = (first - 1, 1, n)
 
-        takes_up = set(self._taking_up(units, makers)).difference(feeds, delayed)
+        takes_up = set(self._taking_up(units, makers)).difference(feeds)
         for n in sorted(takes_up, reverse=True):
             reading = [places[m][0] for v in units[n].makes for m in readers.get(v, ())]
             before = min(reading, default=len(units))
@@ -134,80 +126,6 @@ class _Ordering:
                 places[n] = (last + 1, -1, n)
 
         return places
-
-    def _delayed(
-        self,
-        units: Sequence[_Unit],
-        makers: dict[int, int],
-        readers: dict[int, list[int]],
-        bounds: Sequence[int],
-    ) -> dict[int, int]:
-        """What comes behind which later collective: products that nothing waits for, and what depends on them."""
-        late = self._late(units, readers)
-        found: dict[int, int] = {}
-        for n, unit in enumerate(units):
-            if n in late or not is_collective(unit.one) or not _is_read_next(units, late, n):
-                continue
-            for product in self._products_before(units, late, n):
-                size = self._size(units[product].reads)
-                held = self.free[bounds[product] : bounds[n + 1]]
-                if product in found or (held < size).any():
-                    continue
-                held -= size
-                found[product] = n
-                made = set(units[product].makes)
-                for m in range(product + 1, n):
-                    if not made.isdisjoint(units[m].reads):
-                        made |= units[m].makes
-                        found[m] = n
-        return found
-
-    def _products_before(
-        self, units: Sequence[_Unit], late: frozenset[int], collective: int
-    ) -> list[int]:
-        """Of what stands in front of what computes the operand of a collective, with nothing else in between."""
-        sent = set(units[collective].reads)
-        computes = False
-        found: list[int] = []
-        for n in reversed(range(collective)):
-            unit = units[n]
-            if not sent.isdisjoint(unit.makes):
-                sent |= unit.reads
-                computes = computes or not _is_light_or_sent(unit.one)
-                if is_collective(unit.one):
-                    break
-            elif n in late:
-                if computes and not _is_light_or_sent(unit.one):
-                    found.append(n)
-            elif not _is_light(unit.one):
-                break
-        return found[::-1]
-
-    def _late(self, units: Sequence[_Unit], readers: dict[int, list[int]]) -> frozenset[int]:
-        """The units of the backward pass that nothing but the update and stacks wait for."""
-        found: set[int] = set()
-        for n in reversed(range(len(units))):
-            unit = units[n]
-            if unit.one is None or not unit.makes or not self._awaited.isdisjoint(unit.makes):
-                continue
-            is_backward = isinstance(unit.one, Move) or unit.one.op.phase == "backward"
-            reading = [m for v in unit.makes for m in readers.get(v, ())]
-            if is_backward and all(
-                _updates(units[m].one) or (m in found and _is_light_or_sent(units[m].one))
-                for m in reading
-            ):
-                found.add(n)
-        return frozenset(found)
-
-    @cached_property
-    def _awaited(self) -> frozenset[int]:
-        """What the caller reads, or a region around or another one, other than a scan that puts it on a stack."""
-        makers = {v: one.region for one in self.program.instructions for v in one.outs}
-        found = set(self.program.outputs)
-        for one in self.program.instructions:
-            if not (isinstance(one, Compute) and one.op.kind == "scan_stack"):
-                found.update(v for v in one.ins if makers.get(v, one.region) != one.region)
-        return frozenset(found)
 
     def _roomy_from(self, bounds: Sequence[int], ready: int, number: int, size: int) -> int:
         """The first unit, `ready` at the earliest, from which on to `number` there are so many bytes left."""
@@ -249,29 +167,6 @@ class _Ordering:
 
     def _size(self, values: frozenset[int]) -> int:
         return sum(self.program.local_bytes(value) for value in values)
-
-
-def _is_read_next(units: Sequence[_Unit], late: frozenset[int], collective: int) -> bool:
-    """Whether what is computed next waits for a collective."""
-    sent = set(units[collective].makes)
-    for n in range(collective + 1, len(units)):
-        unit = units[n]
-        is_passed = _is_light_or_sent(unit.one)
-        if not sent.isdisjoint(unit.reads):
-            if not is_passed:
-                return n not in late
-            sent |= unit.makes
-        elif not is_passed and n not in late:
-            return False
-    return False
-
-
-def _updates(one: Instruction | None) -> bool:
-    return isinstance(one, Compute) and one.op.phase == "update"
-
-
-def _is_light_or_sent(one: Instruction | None) -> bool:
-    return isinstance(one, Move) or _is_light(one)
 
 
 def _is_light(one: Instruction | None) -> bool:

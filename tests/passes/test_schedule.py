@@ -179,36 +179,6 @@ def test_a_gradient_that_is_turned_before_it_is_reduced_comes_as_others_do() -> 
     assert [one.ins[0] for one in ordered.instructions[-2:]] == [early, reduced]
 
 
-def backward(*, waits: bool, room: int = ROOM) -> tuple[list[int], StepSchedule]:
-    """A weight's gradient 1, reduced as 2; then what the next operator reads if it `waits`, 3, reduced as 4.
-
-    The order in which they are issued, and the step.
-    """
-    build = Builder()
-    rows = build.input(SPLIT)
-    reduced = build.all_reduce(build.compute([rows], PARTIAL, phase="backward"), role="mirror")
-    sent = build.all_reduce(build.compute([rows], PARTIAL, phase="backward"), role="backward")
-    rest = build.compute([sent if waits else rows], phase="backward")
-    last = build.compute([sent, rest], phase="backward")
-    update = build.compute([reduced], phase="update")
-    program = build.program([update, last])
-    held = list(accounted(program).held_bytes)
-    held = [max(held) + room, *held[1:]]
-    ordered, _ = in_issue_order(program, held)
-    return [one.outs[0] for one in ordered.instructions], schedule(program, cost, FREE, held)
-
-
-def test_a_weights_gradient_is_computed_beside_what_the_backward_pass_waits_for() -> None:
-    order, hidden = backward(waits=True)
-    assert order[:4] == [3, 4, 1, 2]
-    order, exposed = backward(waits=True, room=-1)
-    assert order[:4] == [1, 2, 3, 4]
-    assert hidden.makespan_s < exposed.makespan_s
-
-    order, _ = backward(waits=False)
-    assert order[:4] == [1, 2, 3, 4]
-
-
 def test_an_update_with_effects_stays_in_its_place() -> None:
     build, updated = updating(last_first=True)
     build.compute([updated[-1]], phase="update", effect="ordered")

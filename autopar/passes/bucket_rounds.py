@@ -91,10 +91,12 @@ class _Order:
         level = self._levels(chain)
         found: list[list[int]] = []
         open_: dict[tuple[BucketKey, int], list[int]] = {}
+
         for n in moves:
             (move,) = self._moves([n])
             if move.kind not in FUSED_KINDS:
                 continue
+
             key = self.buckets.fuse.key(self.rounds.all, move), level[n]
             if key not in open_:
                 open_[key] = []

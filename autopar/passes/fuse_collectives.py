@@ -67,6 +67,13 @@ class FuseCollectives:
 
         return program.with_instructions(tuple(state.done))
 
+    def key(self, program: ShardedProgram, move: Move) -> BucketKey:
+        """What a move of `program` has in common with all that may be in its bucket."""
+        value = program.values[move.ins[0]]
+        return BucketKey(
+            move.kind, move.axes, value.placement.kind, value.tensor.dtype, move.region
+        )
+
     def fused(self, moves: list[Move]) -> Move:
         """The bucket of `moves` as one move, of the role that most of its bytes have."""
         if len(moves) == 1:
@@ -232,9 +239,7 @@ class _Buckets:
         )
 
     def add(self, move: Move) -> None:
-        value = self.program.values[move.ins[0]]
-        combine = value.placement.kind
-        key = BucketKey(move.kind, move.axes, combine, value.tensor.dtype, move.region)
+        key = self.fuse.key(self.program, move)
         most = self.fuse.bucket_bytes if move.kind == "all_reduce" else self.fuse.shard_bucket_bytes
         self.open.setdefault(key, []).append(move)
         self.held_bytes[key] = self.held_bytes.get(key, 0) + move.size_bytes

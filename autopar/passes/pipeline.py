@@ -14,6 +14,7 @@ from autopar.core.program import ShardedProgram
 from autopar.core.strategy import Exchange, Strategy
 from autopar.cost.buckets import waiting
 from autopar.errors import InvalidOption, ProgramError
+from autopar.passes.bucket_rounds import BucketRounds
 from autopar.passes.fuse_collectives import FuseCollectives
 from autopar.passes.insert_redistribution import InsertRedistribution
 from autopar.passes.lower import lower
@@ -46,12 +47,14 @@ def passes(
     exchange: ExchangePrice | None = None,
 ) -> tuple[Pass, ...]:
     """The passes of every plan, in order; without a price of exchanges nothing hides any of them."""
+    fuse = FuseCollectives(price, pack=pack)
     return (
         InsertRedistribution(router, waiting(graph)),
         PriceExchanges(exchange or partial(_in_full, price)),
         SinkAllReduce(),
         MarkMirror(graph),
-        FuseCollectives(price, pack=pack),
+        fuse,
+        BucketRounds(fuse),
     )
 
 

@@ -31,7 +31,7 @@ def with_double_buffers(planned: Planned, schedule: Schedule | None) -> Planned:
     """`planned`, its loops double buffered as its plan says, or as makes its step shortest where that says nothing.
 
     Where a scan exposes communication, collectives get room for a few more in flight than fit in the peak, then more
-    and more of each scan's are taken a round ahead, and behind: as much as saves time and fits in the memory limit.
+    and more of each scan's are taken a round behind, and ahead: as much as saves time and fits in the memory limit.
     What the search has proven is not touched: no operator lies otherwise.
 
     Args:
@@ -53,8 +53,8 @@ def with_double_buffers(planned: Planned, schedule: Schedule | None) -> Planned:
         best.try_room(depth * largest_in_flight(planned.program))
 
     for one in loops:
-        best.try_counts(one, "ahead")
         best.try_counts(one, "behind")
+        best.try_counts(one, "ahead")
     return best.found
 
 

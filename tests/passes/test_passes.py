@@ -422,6 +422,7 @@ def test_every_pass_keeps_the_meaning_of_a_random_plan(seed: int) -> None:
         "sink_all_reduce",
         "mark_mirror",
         "fuse_collectives",
+        "bucket_rounds",
     ]
     assert [name for name, _ in states] == names
     first = meaning(states[0][1])

@@ -373,7 +373,7 @@ def test_what_is_finite_is_seen_at_one_reading(entries: list[list[float]]) -> No
         assert drop_forbidden(problem).problem.counts == (rows.sum(), columns.sum())
 
 
-@pytest.mark.parametrize("seed", [2, 4, 5])
+@pytest.mark.parametrize("seed", [2, 5])
 def test_messages_of_what_all_reductions_leave_close_what_those_of_the_whole_do_not(seed: int):
     """Too large for elimination and CP-SAT, so that messages have to prove it, without windows and rounds."""
     problem = chain_with_skips(60, 8, period=5, seed=seed)

@@ -26,6 +26,7 @@ from autopar.solve.problem.reduction import Choice, kept, restrict, shrank
 from autopar.solve.trws.ascent import Ascent
 
 _NEARLY = 1e-5  # of the bound: a tiled choice as close is worth a proof
+_WIDE = 0.5  # of the strategies: with more in a window, messages have to become better first
 _MIXTURE_PASSES = 100  # of annealing: few strategies are left, more passes find nothing better
 _MIXTURE_WORK = 0.1  # of CP-SAT's
 _MOST_ENTRIES = (
@@ -52,13 +53,15 @@ def _is_near(state: SolveState) -> bool:
 def _fully_reduced(state: SolveState) -> SolveState:
     """After messages of what all reductions leave of what can undercut what is known, if they leave much less.
 
-    Dominance takes strategies, whose edges then let nodes be merged: the messages that are left are worth more.
+    Dominance takes strategies, whose edges then let nodes be merged: the messages that are left are worth more. Where
+    the gap is small enough for windows to leave little, these are quicker.
     """
     known = state.known
     certificate = state.certificate
     keep = certificate.keep(known.cutoff - certificate.bound)
-    if not all(mask.any() for mask in keep):
-        return state  # the windows say so
+    is_wide = sum(map(np.count_nonzero, keep)) >= _WIDE * sum(state.problem.counts)
+    if not is_wide or not all(mask.any() for mask in keep):
+        return state
 
     try:
         left = restrict(state.problem, keep, certificate.exceed)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autopar.solve import Edge, Infeasible, Problem, SolveOptions
+from autopar.solve import Edge, Infeasible, Problem, SolveOptions, solve, verify
 from autopar.solve.certificate.check import proven
 from autopar.solve.certificate.proof import Eliminate
 from autopar.solve.cp_sat.finish import finish
@@ -33,7 +33,7 @@ from autopar.solve.problem.incumbent import Best
 from autopar.solve.problem.reduction import size, unchanged, without_limit
 from autopar.solve.problem.rows import drop_slack, memory_rows
 from autopar.solve.trws.dual import Dual
-from tests.solve.draw import problems
+from tests.solve.draw import chain_with_skips, problems
 from tests.solve.oracle import choices, cost_of, optimum, peak_of, reparametrised
 
 OPTIONS = SolveOptions()
@@ -371,3 +371,17 @@ def test_what_is_finite_is_seen_at_one_reading(entries: list[list[float]]) -> No
     rows, columns = (np.isfinite(cost).any(axis=axis) for axis in (1, 0))
     if rows.any():
         assert drop_forbidden(problem).problem.counts == (rows.sum(), columns.sum())
+
+
+@pytest.mark.parametrize("seed", [2, 5])
+def test_messages_of_what_all_reductions_leave_close_what_those_of_the_whole_do_not(seed: int):
+    """Too large for elimination and CP-SAT, so that messages have to prove it, without windows and rounds."""
+    problem = chain_with_skips(60, 8, period=5, seed=seed)
+    alone = SolveOptions(
+        max_table_entries=40, max_rounds=0, max_cp_sat_entries=1, anneal_passes=10
+    ).without("fixing.fixed_point")
+
+    found = solve(problem, options=alone)
+    assert found.gap == 0
+    assert verify(problem, found).bound == pytest.approx(found.objective)
+    assert solve(problem, options=alone.without("presolve.dead_end_elimination")).gap > 1e-3

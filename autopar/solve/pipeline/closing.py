@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
 from autopar.solve.certificate.proof import FREE, Forbid
-from autopar.solve.elimination.bucket_elimination import lifted
+from autopar.solve.elimination.bucket_elimination import lifted, reduced_fully
 from autopar.solve.fixing.fixed_point import fixed_in_window, fixed_in_windows
 from autopar.solve.pipeline.stage import MAX_DEPTH, SolveStage, SolveState, edge_entries
 from autopar.solve.primal.crossover import (
@@ -20,10 +21,12 @@ from autopar.solve.primal.crossover import (
     strategies_of,
 )
 from autopar.solve.problem.incumbent import Inner, offer
-from autopar.solve.problem.reduction import Choice, kept, restrict
+from autopar.solve.problem.problem import Infeasible
+from autopar.solve.problem.reduction import Choice, kept, restrict, shrank
 from autopar.solve.trws.ascent import Ascent
 
 _NEARLY = 1e-5  # of the bound: a tiled choice as close is worth a proof
+_WIDE = 0.5  # of the strategies: with more in a window, messages have to become better first
 _MIXTURE_PASSES = 100  # of annealing: few strategies are left, more passes find nothing better
 _MIXTURE_WORK = 0.1  # of CP-SAT's
 _MOST_ENTRIES = (
@@ -45,6 +48,36 @@ def _met_mixed(state: SolveState) -> SolveState:
 def _is_near(state: SolveState) -> bool:
     """Whether what is known is as close to the bound as is worth a proof."""
     return state.known.cutoff - state.known.low <= _NEARLY * abs(state.known.low)
+
+
+def _fully_reduced(state: SolveState) -> SolveState:
+    """After messages of what all reductions leave of what can undercut what is known, if they leave much less.
+
+    Dominance takes strategies, whose edges then let nodes be merged: the messages that are left are worth more. Where
+    the gap is small enough for windows to leave little, these are quicker.
+    """
+    known = state.known
+    certificate = state.certificate
+    keep = certificate.keep(known.cutoff - certificate.bound)
+    is_wide = sum(map(np.count_nonzero, keep)) >= _WIDE * sum(state.problem.counts)
+    if not is_wide or not all(mask.any() for mask in keep):
+        return state
+
+    try:
+        left = restrict(state.problem, keep, certificate.exceed)
+        left = left.then(partial(reduced_fully, options=state.options))
+    except Infeasible as error:
+        state.watch.raise_bound(known.cutoff, error.witness or ())
+        return replace(state, known=replace(known, low=max(known.low, known.cutoff)))
+    if not shrank(state.problem, left.problem):
+        return state
+
+    inner = Inner(state.watch, left, known.cutoff)
+    found, swept = Ascent(left.problem, state.options).sweeps(known.cutoff - left.offset, inner)
+    inner.raise_bound(swept.bound, swept.proof())
+    if found.choice is not None:
+        inner.offer(found.choice)
+    return state.after(lifted(left, replace(found, bound=swept.bound)))
 
 
 def _fixed(state: SolveState) -> SolveState:
@@ -187,6 +220,12 @@ CROSSOVER_ELIMINATED = SolveStage(
     "primal.crossover",
     lambda s: s.is_free and not _is_near(s),
     _met_mixed,
+)
+FULLY_REDUCED = SolveStage(
+    "all reductions",
+    "presolve.dead_end_elimination",
+    lambda s: s.is_free and s.is_large,  # elsewhere windows are as quick
+    _fully_reduced,
 )
 FIXED_POINT = SolveStage("reduced-cost fixing", "fixing.fixed_point", lambda s: s.is_free, _fixed)
 CROSSOVER = SolveStage(

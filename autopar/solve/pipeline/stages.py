@@ -25,6 +25,7 @@ STAGES: tuple[SolveStage[SolveState], ...] = (
     messages.FIRST_CHOICE,
     messages.MESSAGES,
     closing.CROSSOVER_ELIMINATED,
+    closing.FULLY_REDUCED,
     closing.FIXED_POINT,
     closing.FEW_ANNEALED,
     closing.CROSSOVER,

@@ -28,9 +28,10 @@ from autopar.cost.operators.fused import (
     has_manual_axes,
     kernel_flops,
     kernel_shares,
-    moved,
 )
 from autopar.cost.operators.local_work import LocalWork, beside_s
+from autopar.cost.operators.moved import moved
+from autopar.cost.operators.reread import all_moved
 from autopar.ops.exchanged import laid_out_bytes, rounds
 from autopar.ops.fusion import Fusing, in_products, loops, materialised, rows, written_out
 from autopar.ops.picked import picked_runs
@@ -416,7 +417,7 @@ class Roofline:
 
     def _moved(self, op: OpNode) -> tuple[float, ...]:
         """The share of each operand and result that counts."""
-        return kernel_shares(self.graph, op, self._fusing, self._bounds)
+        return kernel_shares(self.graph, op, self._fusing, self._bounds, self.mesh.size)
 
     def _flops(self, op: OpNode) -> float:
         """The operations that count."""
@@ -484,7 +485,7 @@ class Roofline:
             op.id in self._in_products,
             times,
             self._bounds.get(op.id),
-            moved(self.graph, self._fusing)[op.id],
+            all_moved(self.graph, self._fusing, self.mesh.size)[op.id],
         )
 
     @property

@@ -29,12 +29,15 @@ class Fusing:
       count as these bytes.
     * `into_products`: the product of matrices before it does what is done to its result alone: the bias is added, the
       last two dims are swapped. A wider type is left to whoever reads it.
+    * `caches`: what reading an array once more takes, as a share of reading it from memory, by how many bytes it has
+      less than, smallest first; all of it where it has more. (): nothing is read again.
     """
 
     row_elements: int = 0
     anew: bool = False
     dear: tuple[tuple[str, float], ...] = ()
     into_products: bool = False
+    caches: tuple[tuple[int, float], ...] = ()
 
 
 PLAIN = Fusing()

@@ -258,7 +258,8 @@ def _at_peak_s(
     reach = None if device.efficiency is None else device.efficiency.reach
     if reach is None or kind.partition(":")[0] not in PRODUCTS:
         return flops / peak
-    if elements is None or reach.rates is None or kind.startswith("conv") or not np.all(flops):
+    is_known = reach.rates is not None and dtype in reach.rates.dtypes
+    if elements is None or not is_known or kind.startswith("conv") or not np.all(flops):
         return reach.time_s(flops, peak)
     return reach.time_s(flops, peak, product_dims(*elements, flops))
 

@@ -168,16 +168,20 @@ class Rates:
     A row of `shares` is of so many results, `least`^2 and twice as many with every row, a column of so many terms,
     `least` and twice as many with every column; in between, logarithms of all three are interpolated. So m, n and k
     are known up to `most`, b up to `batch`; beyond, and below `least`, shares are what they are there. Invariants:
-    `least` is > 0, `shares` are > 0 and <= 1, of at least two rows and columns, each as long as the others.
+    `least` is > 0, `shares` are > 0 and <= 1, of at least two rows and columns, each as long as the others. Of other
+    types than `dtypes` nothing is known.
     """
 
+    dtypes: tuple[str, ...]
     least: float
     shares: tuple[tuple[float, ...], ...]
 
     def __post_init__(self) -> None:
         lengths = {len(row) for row in self.shares}
         if len(self.shares) < 2 or len(lengths) != 1 or lengths.pop() < 2:
-            raise ValueError("rates must have two rows and columns at least, each as long as the others")
+            raise ValueError(
+                "rates must have two rows and columns at least, each as long as the others"
+            )
         if not all(0 < share <= 1 for row in self.shares for share in row):
             raise ValueError(f"shares of a peak must be > 0 and <= 1, got {self.shares}")
         if not (isfinite(self.least) and self.least > 0):

@@ -115,9 +115,9 @@ class HalfSizesProfile(Strict):
 
 
 class RatesProfile(Strict):
-    """See `Rates`: rows of operations per second that products of `dtype` reach, other types in proportion."""
+    """See `Rates`: rows of operations per second that products of the first of `dtypes` reach, others in proportion."""
 
-    dtype: Name
+    dtypes: Annotated[list[Name], Field(min_length=1)]
     least: Annotated[int, Field(ge=1)]
     flops_per_s: list[list[PositiveFloat]]
     source: Name
@@ -128,13 +128,13 @@ class RatesProfile(Strict):
         """The shares of the peak.
 
         Raises:
-          ValueError: if there is no peak of `dtype`, or a rate is above it.
+          ValueError: if there is no peak of the first type, or a rate is above it.
         """
-        if self.dtype not in peaks:
-            raise ValueError(f"rates are of {self.dtype}, of which no peak is stated")
-        peak = peaks[self.dtype]
-        rows = tuple(tuple(rate / peak for rate in row) for row in self.flops_per_s)
-        return Rates(float(self.least), rows)
+        first = self.dtypes[0]
+        if first not in peaks:
+            raise ValueError(f"rates are of {first}, of which no peak is stated")
+        rows = tuple(tuple(rate / peaks[first] for rate in row) for row in self.flops_per_s)
+        return Rates(tuple(self.dtypes), float(self.least), rows)
 
 
 class ReachProfile(Strict):

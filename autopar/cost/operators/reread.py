@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from math import inf, prod
+from math import prod
 
 from autopar.core.graph import OpGraph, OpNode, TensorInfo
 from autopar.core.memo import once_per_graph
@@ -35,11 +35,8 @@ def all_moved(graph: OpGraph, fusing: Fusing, devices: int) -> tuple[tuple[float
                 fresh = [leaf for leaf in _leaves(graph, source, kept) if leaf.id not in seen]
                 seen.update(leaf.id for leaf in fresh)
                 shares = more.setdefault(op.id, [0.0] * (len(op.ins) + len(op.outs)))
-                itemsize = (*op.ins, *op.outs)[place].itemsize
-                shares[place] += sum(
-                    leaf.itemsize / itemsize * _cost(fusing, leaf.size_bytes / devices)
-                    for leaf in fresh
-                )
+                largest = (*op.ins, *op.outs)[place]
+                shares[place] += sum(_share(leaf, largest, fusing, devices) for leaf in fresh)
 
     for op in graph.ops:
         if op.recomputes in more:
@@ -51,9 +48,7 @@ def all_moved(graph: OpGraph, fusing: Fusing, devices: int) -> tuple[tuple[float
     )
 
 
-def _repeated(
-    graph: OpGraph, op: OpNode, kept: frozenset[int]
-) -> Iterator[tuple[int, TensorInfo]]:
+def _repeated(graph: OpGraph, op: OpNode, kept: frozenset[int]) -> Iterator[tuple[int, TensorInfo]]:
     """What `op` repeats of what it reads: the place of the largest of its arrays, and what has fewer elements."""
     tensors = (*op.ins, *op.outs)
     place = max(range(len(tensors)), key=lambda n: prod(tensors[n].shape))
@@ -104,6 +99,9 @@ def _leaves(graph: OpGraph, tensor: TensorInfo, kept: frozenset[int]) -> list[Te
     return [one for one in found.values() if one.id in kept]
 
 
-def _cost(fusing: Fusing, size_bytes: float) -> float:
-    """What reading so many bytes again takes, as a share of reading them from memory."""
-    return next((share for most, share in (*fusing.caches, (inf, 1.0)) if size_bytes < most), 1.0)
+def _share(leaf: TensorInfo, largest: TensorInfo, fusing: Fusing, devices: int) -> float:
+    """What reading an array again for each element of `largest` takes, as a share of reading that from memory once."""
+    size_bytes = leaf.size_bytes / devices
+    cost = next((cost for most, cost in fusing.caches if size_bytes < most), 1.0)
+    again = 1.0 - prod(leaf.shape) / prod(largest.shape)
+    return cost * again * leaf.itemsize / largest.itemsize

@@ -30,8 +30,6 @@ from autopar.cost.operators.fused import (
     kernel_shares,
 )
 from autopar.cost.operators.local_work import LocalWork, beside_s
-from autopar.cost.operators.moved import moved
-from autopar.cost.operators.reread import all_moved
 from autopar.ops.exchanged import laid_out_bytes, rounds
 from autopar.ops.fusion import Fusing, in_products, loops, materialised, rows, written_out
 from autopar.ops.picked import picked_runs
@@ -442,7 +440,7 @@ class Roofline:
     def _is_free(self, op: OpNode) -> bool:
         """Whether nothing is computed or moved for `op` itself."""
         if op.kind in BORDERS:
-            return not any(moved(self.graph, self._fusing)[op.id])
+            return not any(self._moved(op))
         return (traits_of(op.kind).is_view and op.id not in self._written_out) or not (
             op.ins or op.outs
         )
@@ -485,7 +483,7 @@ class Roofline:
             op.id in self._in_products,
             times,
             self._bounds.get(op.id),
-            all_moved(self.graph, self._fusing, self.mesh.size)[op.id],
+            self._moved(op),
         )
 
     @property

@@ -27,8 +27,8 @@ class Fusing:
     * `anew`: what several loops read is computed in each of them from what it is made of, where fewer bytes are moved.
     * `dear`: how many bytes are moved while one element is computed, by the kinds of operators that take long: they
       count as these bytes.
-    * `into_products`: the product of matrices before it does what is done to its result alone: the bias is added, the
-      last two dims are swapped. A wider type is left to whoever reads it.
+    * `into_products`: the product of matrices before it does what is done to its result alone: a bias or another array
+      is added, the last two dims are swapped. A wider type is left to whoever reads it.
     * `caches`: what reading an array once more takes, as a share of reading it from memory, by how many bytes it has
       less than, smallest first; all of it where it has more. (): nothing is read again.
     * `borders`: what is read in a loop, a branch or a rematerialised block that it is not made in is written, and so is
@@ -275,9 +275,18 @@ def _joins_product(graph: OpGraph, op: OpNode) -> bool:
     if op.kind == "transpose":
         last = op.ins[0].ndim - 1
         return tuple(op.params["permutation"]) == (*range(last - 1), last, last - 1)
-    if op.kind != "add":
+    if op.kind not in ("add", "add_any"):
         return False
-    return any(_is_bias(graph.producers.get(tensor.id)) for tensor in op.ins)
+    if any(_is_bias(graph.producers.get(tensor.id)) for tensor in op.ins):
+        return True
+    shape = op.outs[0].shape
+    return all(tensor.shape == shape and not _is_spread(graph, tensor) for tensor in op.ins)
+
+
+def _is_spread(graph: OpGraph, tensor: TensorInfo) -> bool:
+    """Whether a tensor only repeats something."""
+    producer = graph.producers.get(tensor.id)
+    return producer is not None and traits_of(producer.kind).rearranges == "repeats"
 
 
 def _is_bias(op: OpNode | None) -> bool:

@@ -267,6 +267,7 @@ def test_a_slice_of_a_loop_that_a_rematerialised_block_reads_is_copied(remat: bo
 
 PRODUCTS: dict[str, tuple[Callable[..., Any], str]] = {
     "a bias": (lambda x, w, b: jnp.sort(x @ w + b), "add"),
+    "an array": (lambda x, w, b: jnp.sort(jnp.sort(x) + x @ w), "add"),
     "a transpose": (lambda x, w, b: jnp.sort((x @ w).T), "transpose"),
 }
 
@@ -290,7 +291,6 @@ def test_a_product_does_it_to_its_result(name: str) -> None:
 
 
 NO_PRODUCTS: dict[str, Callable[..., Any]] = {
-    "another array": lambda x, w, b: x @ w + x,
     "a wider type": lambda x, w, b: jnp.sort((x @ w).astype(jnp.float32)),
     "a column": lambda x, w, b: x @ w + b[:ROWS, None],
     "two readers": lambda x, w, b: (jnp.sin(x @ w + b), jnp.cos(x @ w)),

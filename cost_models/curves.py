@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import isfinite
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -216,7 +216,7 @@ class Rates:
         right = column - left
         upper = (1.0 - right) * table[above, left] + right * table[above, left + 1]
         lower = (1.0 - right) * table[above + 1, left] + right * table[above + 1, left + 1]
-        return np.exp((1.0 - down) * upper + down * lower)
+        return cast(Number, np.exp((1.0 - down) * upper + down * lower))
 
 
 @dataclass(frozen=True)

@@ -114,15 +114,21 @@ class HalfSizesProfile(Strict):
     k: Amount
 
 
+class Table(Strict):
+    """Rows of numbers > 0, with all that a `Figure` has."""
+
+    value: list[list[PositiveFloat]]
+    source: Name
+    date: date
+    obtained: Obtained
+
+
 class RatesProfile(Strict):
     """See `Rates`: rows of operations per second that products of the first of `dtypes` reach, others in proportion."""
 
     dtypes: Annotated[list[Name], Field(min_length=1)]
-    least: Annotated[int, Field(ge=1)]
-    flops_per_s: list[list[PositiveFloat]]
-    source: Name
-    date: date
-    obtained: Obtained
+    least: Count
+    flops_per_s: Table
 
     def rates(self, peaks: Mapping[str, float]) -> Rates:
         """The shares of the peak.
@@ -133,8 +139,8 @@ class RatesProfile(Strict):
         first = self.dtypes[0]
         if first not in peaks:
             raise ValueError(f"rates are of {first}, of which no peak is stated")
-        rows = tuple(tuple(rate / peaks[first] for rate in row) for row in self.flops_per_s)
-        return Rates(tuple(self.dtypes), float(self.least), rows)
+        rows = tuple(tuple(rate / peaks[first] for rate in row) for row in self.flops_per_s.value)
+        return Rates(tuple(self.dtypes), float(self.least.value), rows)
 
 
 class ReachProfile(Strict):

@@ -204,7 +204,9 @@ def compute_time_s(
     if not (flops >= 0 and size_bytes >= 0):
         raise ValueError(f"flops and size_bytes must be >= 0, got {flops} and {size_bytes}")
     work = None if device.efficiency is None else device.efficiency.of(kind, dtype)
-    computing = _at_peak_s(flops, kind, dtype, device) if work is None else work.time_s(flops)
+    computing = (
+        _at_peak_s(flops, kind, dtype, device, elements) if work is None else work.time_s(flops)
+    )
     losing = _losing(device, kind, dtype)
     if losing is not None and elements is not None and flops:
         computing *= losing.stretch(*product_dims(*elements, flops))
@@ -225,7 +227,9 @@ def compute_times_s(
 ) -> Floats:
     """`compute_time_s` of several kernels of one kind and type, at once: arrays of one length."""
     work = None if device.efficiency is None else device.efficiency.of(kind, dtype)
-    computing = _at_peak_s(flops, kind, dtype, device) if work is None else work.times_s(flops)
+    computing = (
+        _at_peak_s(flops, kind, dtype, device, elements) if work is None else work.times_s(flops)
+    )
     losing = _losing(device, kind, dtype)
     if losing is not None and elements is not None and len(flops) and flops.min() > 0:
         computing *= losing.stretch(*product_dims(*elements, flops))
@@ -242,13 +246,22 @@ def compute_times_s(
     return np.maximum(computing, moving) + device.launch_s
 
 
-def _at_peak_s(flops: Number, kind: str, dtype: str, device: Device) -> Number:
+def _at_peak_s(
+    flops: Number,
+    kind: str,
+    dtype: str,
+    device: Device,
+    elements: tuple[Number, Number, Number] | None,
+) -> Number:
     """Seconds at the peak, or at what products reach of it (`Reach`)."""
     peak = peak_flops_per_s(device, dtype)
     reach = None if device.efficiency is None else device.efficiency.reach
     if reach is None or kind.partition(":")[0] not in PRODUCTS:
         return flops / peak
-    return reach.time_s(flops, peak)
+    is_known = reach.rates is not None and dtype in reach.rates.dtypes
+    if elements is None or not is_known or kind.startswith("conv") or not np.all(flops):
+        return reach.time_s(flops, peak)
+    return reach.time_s(flops, peak, product_dims(*elements, flops))
 
 
 def _losing(device: Device, kind: str, dtype: str) -> HalfSizes | Packing | None:

@@ -8,8 +8,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import isfinite
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -159,17 +160,78 @@ class Packing:
 
 
 @dataclass(frozen=True)
+class Rates:
+    """What products of matrices reach of a peak, by their shape: b products of m x n results in k terms each.
+
+        seconds = flops / (share(b m n, k) peak)
+
+    A row of `shares` is of so many results, `least`^2 and twice as many with every row, a column of so many terms,
+    `least` and twice as many with every column; in between, logarithms of all three are interpolated. So m, n and k
+    are known up to `most`, b up to `batch`; beyond, and below `least`, shares are what they are there. Invariants:
+    `least` is > 0, `shares` are > 0 and <= 1, of at least two rows and columns, each as long as the others. Of other
+    types than `dtypes` nothing is known.
+    """
+
+    dtypes: tuple[str, ...]
+    least: float
+    shares: tuple[tuple[float, ...], ...]
+
+    def __post_init__(self) -> None:
+        lengths = {len(row) for row in self.shares}
+        if len(self.shares) < 2 or len(lengths) != 1 or lengths.pop() < 2:
+            raise ValueError(
+                "rates must have two rows and columns at least, each as long as the others"
+            )
+        if not all(0 < share <= 1 for row in self.shares for share in row):
+            raise ValueError(f"shares of a peak must be > 0 and <= 1, got {self.shares}")
+        if not (isfinite(self.least) and self.least > 0):
+            raise ValueError(f"the least size must be finite and > 0, got {self.least}")
+
+    @property
+    def most(self) -> float:
+        """The largest m, n and k that is known."""
+        return self.least * 2 ** (len(self.shares[0]) - 1)
+
+    @property
+    def batch(self) -> float:
+        """The largest b that is known."""
+        return max(1.0, 2 ** (len(self.shares) - 1) * (self.least / self.most) ** 2)
+
+    @cached_property
+    def _logarithms(self) -> Floats:
+        return np.log(self.shares)
+
+    def share(self, flops: Number, dims: tuple[Number, Number, Number]) -> Number:
+        """The share that products of `flops` and of these m, n, k reach; all of them > 0."""
+        m, n, k = dims
+        batch = np.clip(flops / (2.0 * m * n * k), 1.0, self.batch)
+        rows, columns, terms = (np.clip(size, self.least, self.most) for size in dims)
+        table = self._logarithms
+        row = np.clip(np.log2(batch * rows * columns / self.least**2), 0.0, len(table) - 1.0)
+        column = np.log2(terms / self.least)
+
+        above = np.minimum(row.astype(np.int64), len(table) - 2)
+        left = np.minimum(column.astype(np.int64), table.shape[1] - 2)
+        down = row - above
+        right = column - left
+        upper = (1.0 - right) * table[above, left] + right * table[above, left + 1]
+        lower = (1.0 - right) * table[above + 1, left] + right * table[above + 1, left + 1]
+        return cast(Number, np.exp((1.0 - down) * upper + down * lower))
+
+
+@dataclass(frozen=True)
 class Reach:
     """What products reach of a peak: a share of it, and not from the start.
 
         seconds = start_s + flops / (share peak)
 
-    Filling and emptying the units takes `start_s` of every product, however small. Invariants: 0 < share <= 1,
-    start_s >= 0 and finite.
+    Filling and emptying the units takes `start_s` of every product, however small. Products of matrices whose dims are
+    told reach what `rates` say. Invariants: 0 < share <= 1, start_s >= 0 and finite.
     """
 
     share: float
     start_s: float
+    rates: Rates | None = field(default=None, hash=False)
 
     def __post_init__(self) -> None:
         if not 0 < self.share <= 1:
@@ -177,8 +239,15 @@ class Reach:
         if not (isfinite(self.start_s) and self.start_s >= 0):
             raise ValueError(f"start_s must be finite and >= 0, got {self.start_s}")
 
-    def time_s(self, flops: Number, peak_flops_per_s: float) -> Number:
-        """Seconds of a product of `flops`; none without any."""
+    def time_s(
+        self,
+        flops: Number,
+        peak_flops_per_s: float,
+        dims: tuple[Number, Number, Number] | None = None,
+    ) -> Number:
+        """Seconds of a product of `flops`, of matrices if their `dims` are told; none without any."""
+        if dims is not None and self.rates is not None:
+            return flops / (self.rates.share(flops, dims) * peak_flops_per_s)
         return self.start_s * (flops > 0) + flops / (self.share * peak_flops_per_s)
 
 

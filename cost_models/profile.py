@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import date
 from math import prod
 from typing import Annotated, Literal, cast
@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from cost_models.cluster import Cluster, slowest_cluster
 from cost_models.compute import PCIE_3_BYTES_PER_S, Device
-from cost_models.curves import Curve, Efficiency, HalfSizes, Packing, Reach
+from cost_models.curves import Curve, Efficiency, HalfSizes, Packing, Rates, Reach
 from cost_models.overlap import Overlap
 from cost_models.terms import CollectiveKind, Terms
 from cost_models.topology import Level, LevelKind, Link, Topology
@@ -114,15 +114,46 @@ class HalfSizesProfile(Strict):
     k: Amount
 
 
+class Table(Strict):
+    """Rows of numbers > 0, with all that a `Figure` has."""
+
+    value: list[list[PositiveFloat]]
+    source: Name
+    date: date
+    obtained: Obtained
+
+
+class RatesProfile(Strict):
+    """See `Rates`: rows of operations per second that products of the first of `dtypes` reach, others in proportion."""
+
+    dtypes: Annotated[list[Name], Field(min_length=1)]
+    least: Count
+    flops_per_s: Table
+
+    def rates(self, peaks: Mapping[str, float]) -> Rates:
+        """The shares of the peak.
+
+        Raises:
+          ValueError: if there is no peak of the first type, or a rate is above it.
+        """
+        first = self.dtypes[0]
+        if first not in peaks:
+            raise ValueError(f"rates are of {first}, of which no peak is stated")
+        rows = tuple(tuple(rate / peaks[first] for rate in row) for row in self.flops_per_s.value)
+        return Rates(tuple(self.dtypes), float(self.least.value), rows)
+
+
 class ReachProfile(Strict):
     """See `Reach`."""
 
     share: Amount
     start_s: Amount
+    rates: RatesProfile | None = None
 
-    def reach(self) -> Reach:
-        """What products reach."""
-        return Reach(self.share.value, self.start_s.value)
+    def reach(self, peaks: Mapping[str, float]) -> Reach:
+        """What products reach, on a device of these `peaks`."""
+        rates = None if self.rates is None else self.rates.rates(peaks)
+        return Reach(self.share.value, self.start_s.value, rates)
 
 
 class PackingProfile(Strict):
@@ -210,6 +241,7 @@ class DeviceProfile(Strict):
             return None
 
         last = self.fresh[-1] if self.fresh else None
+        peaks = {dtype: peak.value for dtype, peak in self.peak_flops_per_s.items()}
         return Efficiency(
             {
                 dtype: HalfSizes(h.m.value, h.n.value, h.k.value)
@@ -225,7 +257,7 @@ class DeviceProfile(Strict):
             _curve(self.fresh, part * last.seconds.value / last.size_bytes, part) if last else None,
             {kind: packing.packing() for kind, packing in self.convolutions.items()},
             {kind: _run(points, part) for kind, points in self.runs.items()},
-            None if self.products is None else self.products.reach(),
+            None if self.products is None else self.products.reach(peaks),
         )
 
 

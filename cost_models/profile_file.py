@@ -19,6 +19,7 @@ from cost_models.profile import (
     OverlapProfile,
     PackingProfile,
     PointProfile,
+    RatesProfile,
     ReachProfile,
     TermsProfile,
     WorkPointProfile,
@@ -37,6 +38,7 @@ PARTS = (
     WorkPointProfile,
     HalfSizesProfile,
     ReachProfile,
+    RatesProfile,
     PackingProfile,
     Figure,
 )

@@ -28,7 +28,6 @@ from autopar.cost.operators.fused import (
     has_manual_axes,
     kernel_flops,
     kernel_shares,
-    moved,
 )
 from autopar.cost.operators.local_work import LocalWork, beside_s
 from autopar.ops.exchanged import laid_out_bytes, rounds
@@ -416,7 +415,7 @@ class Roofline:
 
     def _moved(self, op: OpNode) -> tuple[float, ...]:
         """The share of each operand and result that counts."""
-        return kernel_shares(self.graph, op, self._fusing, self._bounds)
+        return kernel_shares(self.graph, op, self._fusing, self._bounds, self.mesh.size)
 
     def _flops(self, op: OpNode) -> float:
         """The operations that count."""
@@ -441,7 +440,7 @@ class Roofline:
     def _is_free(self, op: OpNode) -> bool:
         """Whether nothing is computed or moved for `op` itself."""
         if op.kind in BORDERS:
-            return not any(moved(self.graph, self._fusing)[op.id])
+            return not any(self._moved(op))
         return (traits_of(op.kind).is_view and op.id not in self._written_out) or not (
             op.ins or op.outs
         )
@@ -484,7 +483,7 @@ class Roofline:
             op.id in self._in_products,
             times,
             self._bounds.get(op.id),
-            moved(self.graph, self._fusing)[op.id],
+            self._moved(op),
         )
 
     @property

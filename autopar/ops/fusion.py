@@ -27,14 +27,20 @@ class Fusing:
     * `anew`: what several loops read is computed in each of them from what it is made of, where fewer bytes are moved.
     * `dear`: how many bytes are moved while one element is computed, by the kinds of operators that take long: they
       count as these bytes.
-    * `into_products`: the product of matrices before it does what is done to its result alone: the bias is added, the
-      last two dims are swapped. A wider type is left to whoever reads it.
+    * `into_products`: the product of matrices before it does what is done to its result alone: a bias or another array
+      is added, the last two dims are swapped. A wider type is left to whoever reads it.
+    * `caches`: what reading an array once more takes, as a share of reading it from memory, by how many bytes it has
+      less than, smallest first; all of it where it has more. (): nothing is read again.
+    * `borders`: what is read in a loop, a branch or a rematerialised block that it is not made in is written, and so is
+      what repeats; but for a constant, which is made there.
     """
 
     row_elements: int = 0
     anew: bool = False
     dear: tuple[tuple[str, float], ...] = ()
     into_products: bool = False
+    caches: tuple[tuple[int, float], ...] = ()
+    borders: bool = False
 
 
 PLAIN = Fusing()
@@ -168,7 +174,7 @@ def _written(
     for op in reversed(graph.ops):
         fuses = op.id not in absorbed and (is_fusible(op) or op.id in in_loops)
         for tensor in op.outs:
-            into = _readers(graph, absorbed, op, uses.get(tensor.id, ())) if fuses else None
+            into = _readers(graph, fusing, op, uses.get(tensor.id, ())) if fuses else None
             if into is None or len({loop[reader] for reader in into}) != 1:
                 found.add(tensor.id)
             elif len(op.outs) == 1:
@@ -177,13 +183,12 @@ def _written(
     return found
 
 
-def _readers(
-    graph: OpGraph, absorbed: frozenset[int], op: OpNode, uses: Sequence[Use]
-) -> list[int] | None:
+def _readers(graph: OpGraph, fusing: Fusing, op: OpNode, uses: Sequence[Use]) -> list[int] | None:
     """The readers of what `op` makes, by these uses, if all compute it in their loops; else None.
 
-    None of them is `absorbed` by a product.
+    None of them is absorbed by a product.
     """
+    absorbed = in_products(graph, fusing)
     readers = [
         use.op
         for use in uses
@@ -191,7 +196,18 @@ def _readers(
     ]
     region = graph.original(op).region
     is_near = len(uses) == 1 or all(graph.ops[reader].region == region for reader in readers)
+    if fusing.borders and any(_enters(graph, op, graph.ops[reader]) for reader in readers):
+        return None
     return readers if readers and is_near and len(readers) == len(uses) else None
+
+
+def _enters(graph: OpGraph, op: OpNode, reader: OpNode) -> bool:
+    """Whether `reader` stands in a loop, branch or rematerialised block that `op`, of more than constants, does not."""
+    region = graph.original(op).region
+    if reader.region == region or all(tensor.literal is not None for tensor in op.ins):
+        return False
+    entered = set(graph.tree.path(reader.region)).difference(graph.tree.path(region))
+    return any(graph.tree.kind(one) in ("body", "test", "branch", "remat") for one in entered)
 
 
 def _loops(
@@ -240,7 +256,7 @@ def _made_anew(
         if op.kind in dear:
             work[op.id] = dear[op.kind] * prod(tensor.shape)
         if tensor.id in found:
-            readers = _readers(graph, absorbed, op, uses.get(tensor.id, ()))
+            readers = _readers(graph, fusing, op, uses.get(tensor.id, ()))
             if tensor.id in kept or readers is None or op.id in absorbed:
                 continue
             count = len({last for reader in readers for last in loop[reader]})
@@ -259,9 +275,18 @@ def _joins_product(graph: OpGraph, op: OpNode) -> bool:
     if op.kind == "transpose":
         last = op.ins[0].ndim - 1
         return tuple(op.params["permutation"]) == (*range(last - 1), last, last - 1)
-    if op.kind != "add":
+    if op.kind not in ("add", "add_any"):
         return False
-    return any(_is_bias(graph.producers.get(tensor.id)) for tensor in op.ins)
+    if any(_is_bias(graph.producers.get(tensor.id)) for tensor in op.ins):
+        return True
+    shape = op.outs[0].shape
+    return all(tensor.shape == shape and not _is_spread(graph, tensor) for tensor in op.ins)
+
+
+def _is_spread(graph: OpGraph, tensor: TensorInfo) -> bool:
+    """Whether a tensor only repeats something."""
+    producer = graph.producers.get(tensor.id)
+    return producer is not None and traits_of(producer.kind).rearranges == "repeats"
 
 
 def _is_bias(op: OpNode | None) -> bool:
@@ -291,7 +316,9 @@ def written_out(graph: OpGraph, fusing: Fusing = PLAIN) -> frozenset[int]:
         and op.outs[0].id in kept
         and op.outs[0].size_bytes > sum(tensor.size_bytes for tensor in op.ins)
         and any(
-            use.op is None or not reads_fused(graph.ops[use.op])
+            use.op is None
+            or not reads_fused(graph.ops[use.op])
+            or (fusing.borders and _enters(graph, op, graph.ops[use.op]))
             for use in uses.get(op.outs[0].id, ())
         )
     )

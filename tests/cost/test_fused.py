@@ -20,7 +20,8 @@ from autopar.core.placement import Placement
 from autopar.core.recompute import Recomputed, with_recomputed
 from autopar.core.strategy import Strategy
 from autopar.cost.cached_pricing import Remembered
-from autopar.cost.operators.fused import bounds, moved
+from autopar.cost.operators.fused import bounds
+from autopar.cost.operators.moved import moved
 from autopar.cost.pricing import Roofline
 from autopar.operators import operator
 from cost_models import Cluster, load_cluster

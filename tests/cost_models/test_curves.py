@@ -33,6 +33,7 @@ from cost_models.compute import fresh_time_s, moving_time_s, peak_flops_per_s
 from cost_models.curves import (
     PICKING,
     Packing,
+    Rates,
     Reach,
     convolution_elements,
     product_dims,
@@ -407,6 +408,100 @@ def test_products_reach_a_share_of_their_peak_after_a_start(
 def test_what_no_product_reaches_is_refused(share: float, start_s: float) -> None:
     with pytest.raises(ValueError, match=r"share|start_s"):
         Reach(share, start_s)
+
+
+RATES = Rates(("bfloat16",), 256.0, ((0.1, 0.2), (0.2, 0.4), (0.3, 0.6), (0.4, 0.8), (0.5, 1.0)))
+"""Of 256 and 512 rows, columns and terms, of up to four products at a time."""
+
+
+@pytest.mark.parametrize(
+    ("dims", "share"),
+    [
+        ((1, 256, 256, 256), 0.1),
+        ((1, 256, 512, 512), 0.4),
+        ((1, 512, 256, 512), 0.4),
+        ((2, 256, 256, 512), 0.4),
+        ((4, 512, 512, 256), 0.5),
+        ((64, 4096, 4096, 4096), 1.0),
+        ((1, 64, 64, 64), 0.1),
+        ((1, 4096, 64, 512), 0.4),
+        ((1, 256, 256, 256 * 2**0.5), (0.1 * 0.2) ** 0.5),
+        ((2**0.5, 256, 256, 256), (0.1 * 0.2) ** 0.5),
+    ],
+)
+def test_products_reach_what_those_of_their_shape_do(
+    dims: tuple[float, float, float, float], share: float
+) -> None:
+    """As the table has it, between its entries by logarithms, beyond them as at its end; of its types alone."""
+    batch, m, n, k = dims
+    flops = 2.0 * batch * m * n * k
+    elements = batch * m * k, batch * k * n, batch * m * n
+    device = replace(PLAIN, efficiency=Efficiency(reach=Reach(0.5, 1e-6, RATES)))
+    expected = flops / (share * peak_flops_per_s(device, "bfloat16"))
+    options = {"kind": "dot_general", "elements": elements}
+    one = compute_time_s(flops, 0.0, "bfloat16", device, **options) - device.launch_s
+    assert one == pytest.approx(expected)
+    arrays = tuple(np.array([size, size]) for size in elements)
+    many = compute_times_s(
+        np.array([flops, flops]),
+        np.zeros(2),
+        "bfloat16",
+        device,
+        kind="dot_general",
+        elements=arrays,
+    )
+    assert many - device.launch_s == pytest.approx(np.array([expected, expected]))
+    for other in (
+        compute_time_s(flops, 0.0, "float32", device, **options),
+        compute_time_s(flops, 0.0, "float32", device, kind="dot_general"),
+    ):
+        flat = 1e-6 + flops / (0.5 * peak_flops_per_s(device, "float32"))
+        assert other - device.launch_s == pytest.approx(flat)
+
+
+@pytest.mark.parametrize(
+    ("least", "shares"),
+    [
+        (256.0, ((0.1, 0.2),)),
+        (256.0, ((0.1,), (0.2,))),
+        (256.0, ((0.1, 0.2), (0.3,))),
+        (256.0, ((0.1, 0.2), (0.3, 1.1))),
+        (256.0, ((0.1, 0.2), (0.3, 0.0))),
+        (0.0, ((0.1, 0.2), (0.3, 0.4))),
+    ],
+)
+def test_rates_that_are_no_table_are_refused(
+    least: float, shares: tuple[tuple[float, ...], ...]
+) -> None:
+    with pytest.raises(ValueError, match=r"rates|shares|least"):
+        Rates(("bfloat16",), least, shares)
+
+
+@pytest.mark.parametrize(
+    ("dims", "expected_us"),
+    [
+        ((1, 8192, 32768, 1024), 802.3),
+        ((1, 8192, 1024, 32768), 731.4),
+        ((1, 8192, 4096, 1024), 100.3),
+        ((1, 8192, 1024, 1024), 34.5),
+        ((1, 8192, 3072, 1024), 79.9),
+        ((64, 1024, 1024, 128), 79.2),
+        ((64, 1024, 128, 1024), 76.0),
+        ((1, 8192, 5632, 2048), 256.9),
+        ((1, 768, 3072, 768), 11.7),
+        ((1, 1024, 1024, 1024), 8.5),
+    ],
+)
+def test_products_take_what_the_compiler_says_of_them(
+    dims: tuple[int, int, int, int], expected_us: float
+) -> None:
+    """XLA's own times of products on the H100 that a GPT, a Llama and others have."""
+    batch, m, n, k = dims
+    elements = float(batch * m * k), float(batch * k * n), float(batch * m * n)
+    device = load_cluster("8xh100-xla").device
+    options = {"kind": "dot_general", "elements": elements}
+    found = compute_time_s(2.0 * batch * m * n * k, 0.0, "bfloat16", device, **options)
+    assert 1e6 * (found - device.launch_s) == pytest.approx(expected_us, rel=0.08)
 
 
 def test_of_several_devices_products_reach_what_they_do_on_the_slowest() -> None:

@@ -91,7 +91,9 @@ def _kernels(body: OpGraph, device: Device, devices: int) -> tuple[_BodyKernel, 
     for op in body.ops:
         if traits_of(op.kind).is_view and op.id not in written:
             continue
-        shares = zip((*op.ins, *op.outs), kernel_shares(body, op, fusing, bound), strict=True)
+        shares = zip(
+            (*op.ins, *op.outs), kernel_shares(body, op, fusing, bound, devices), strict=True
+        )
         through = [(t, share) for t, share in shares if share]
         found.append(
             _BodyKernel(

@@ -57,11 +57,15 @@ def _runs(letters: Ints, period: int) -> list[tuple[int, RepeatRun]]:
     """The runs of one period, each with the positions in it that repeat others."""
     same = np.concatenate([[False], letters[period:] == letters[:-period], [False]])
     begin, end = np.flatnonzero(same[1:] != same[:-1]).reshape(-1, 2).T
+    if not len(begin):
+        return []
+
     length = end - begin
     apart = _ALIKE * (begin[1:] - end[:-1]) > np.maximum(length[1:], length[:-1])
-    heads = np.flatnonzero(np.concatenate([[True], apart])) if len(begin) else begin
+    heads = np.flatnonzero(np.concatenate([[True], apart]))
     tails = np.append(heads[1:], len(begin)) - 1
-    saved = np.add.reduceat(length, heads) if len(heads) else heads
+    saved = np.add.reduceat(length, heads)
+
     return [
         (many, RepeatRun(first, last + period, period))
         for first, last, many in zip(

@@ -132,10 +132,9 @@ class _Order:
     def _run_those(self, waiting: Sequence[int]) -> list[int]:
         """Runs what is ready of them, and what is then; the others."""
         left = [n for n in waiting if n not in self.standing]
-        for n in left:
-            if self._is_ready(n):
-                self._run(n)
-                return self._run_those(left)
+        while (ready := next(filter(self._is_ready, left), None)) is not None:
+            self._run(ready)
+            left = [n for n in left if n not in self.standing]
         return left
 
     def _is_ready(self, position: int) -> bool:

@@ -154,19 +154,20 @@ class EqualLayers:
     def _in_two_groups(self, met: Planned, equal: MemoryLoop) -> Planned:
         """`met`, or a plan that costs less, in which layers are placed alike in two groups."""
         most = equal.counted(0.0)
+        best = met
         for _ in range(_PROGRAMS):
-            pair = mixed(equal.focus.choices(), most, met.plan.objective_s * (1 - self._tolerance))
+            below = best.plan.objective_s * (1 - self._tolerance)
+            pair = mixed(equal.focus.choices(), most, below)
             if pair is None or self.attempt.task.stop.is_over:
-                return met
+                break
             small, large = (self.equal.small.lift(one.whole) for one in pair)
-            found = self._made(in_two_groups(self._problem, small, large, most), met)
+            found = self._made(in_two_groups(self._problem, small, large, most), best)
             if found is None:
-                return met
-            if peak_of(found) <= self.limit:
-                return found
-            most -= peak_of(found) - self.limit
+                break
+            most += self.limit - peak_of(found)
+            best = found if peak_of(found) <= self.limit else best
 
-        return met
+        return best
 
     def _made(self, choice: Choice | None, met: Planned) -> Planned | None:
         """The plan of a choice, if there is one that costs less than `met`; what is proven is as of that."""

@@ -64,7 +64,7 @@ def plan_within(
       NothingCheaper: none was found that costs less than `below`.
       KeyboardInterrupt: the search was interrupted before.
     """
-    if not attempt.task.stop.within(attempt.task.options.solver).gap_tolerance:
+    if not _tolerance(attempt):
         return FullSolves(attempt, limit, free, below).plan()
 
     equal = equally(attempt) if entries_of(attempt) > FEW_ENTRIES else None
@@ -87,11 +87,14 @@ def plan_within(
 def bounded_within(attempt: LimitedSolve, limit: int, free: Planned, below: float) -> float:
     """What little work proves of all plans whose programs peak within `limit`, where things repeat; elsewhere nothing.
 
-    That none costs less than `below` is enough.
+    That none costs less than `below`, which is finite, is enough.
     """
-    may_be = attempt.task.options.solver.gap_tolerance and entries_of(attempt) > FEW_ENTRIES
-    equal = equally(attempt) if may_be else None
-    return 0.0 if equal is None else EqualLayers(attempt, equal, limit, free, below).bound()
+    is_aimed_at = _tolerance(attempt) > 0 and entries_of(attempt) > FEW_ENTRIES
+    equal = equally(attempt) if is_aimed_at else None
+    if equal is None:
+        return 0.0
+    with attempt.task.stop.current():
+        return EqualLayers(attempt, equal, limit, free, below).bound()
 
 
 @dataclass(eq=False)
@@ -140,16 +143,21 @@ class EqualLayers:
     def bound(self) -> float:
         """What little work proves of all plans, at the prices that proved the limit on another mesh, or here."""
         try:
-            if self.attempt.prices:
-                return self._proven_at(self.attempt.prices[-1], self.below, _ROUGH).bound
-            loop = MemoryLoop(self.equal, self.limit, self.free, self.below)
-            with suppress(
-                NothingCheaper
-            ):  # of equal layers: whether of all others too is to be seen
-                loop.turn_to_limit()
-            return self._priced(loop.focus, self.below, _ROUGH).bound
+            prices = self.attempt.prices
+            if prices:
+                return self._proven_at(prices[-1], self.below, _ROUGH).bound
+            return self._priced(self._turned_to_limit().focus, self.below, _ROUGH).bound
         except NothingCheaper as nothing:
             return nothing.lower_bound
+        except Infeasible:  # of equal layers, and so of prices: nothing of others
+            return 0.0
+
+    def _turned_to_limit(self) -> MemoryLoop:
+        """Prices of equal layers at the limit, also where they prove that none of these costs less than `below`."""
+        loop = MemoryLoop(self.equal, self.limit, self.free, self.below)
+        with suppress(NothingCheaper):
+            loop.turn_to_limit()
+        return loop
 
     def _in_two_groups(self, met: Planned, equal: MemoryLoop) -> Planned:
         """`met`, or a plan that costs less, in which layers are placed alike in two groups."""
@@ -236,7 +244,7 @@ class EqualLayers:
 
     @property
     def _tolerance(self) -> float:
-        return self.attempt.task.stop.within(self.attempt.task.options.solver).gap_tolerance
+        return _tolerance(self.attempt)
 
     def _better(self, met: Planned) -> Planned:
         """`met`, or a plan that does not place alike what repeats, and costs less."""
@@ -424,3 +432,8 @@ class FullSolves(Tried):
 def _solution(planned: Planned) -> Solution:
     assert planned.solution is not None
     return planned.solution
+
+
+def _tolerance(attempt: LimitedSolve) -> float:
+    """The gap that may be left, as the search has it now."""
+    return attempt.task.stop.within(attempt.task.options.solver).gap_tolerance

@@ -85,8 +85,8 @@ def or_recomputed(
     tried = set[int]()
     while left := [n for n in left if looked.is_open(n, finish.objective)]:
         n = min(left, key=looked.known.__getitem__)
-        is_bounded = finish.found is not None and len(left) > 1
-        if is_bounded and looked.is_bounded_anew(n, limit, finish.objective):
+        is_one_of_several = finish.found is not None and len(left) > 1
+        if is_one_of_several and looked.is_bounded_anew(n, limit, finish.objective):
             continue
         left.remove(n)
         again = looked.at(n)
@@ -143,7 +143,7 @@ class _Looked:
 
     def is_bounded_anew(self, n: int, limit: int, below: float) -> bool:
         """Whether little work proves anything of a place of which nothing was proven so; `below` is to be undercut."""
-        if n in self._bounded:
+        if n in self._bounded or self.places[n].task.stop.is_over:
             return False
         self._bounded.add(n)
         attempt = self.at(n)

@@ -8,10 +8,7 @@ from functools import partial
 import jax
 import numpy as np
 import pytest
-from jax.sharding import PartitionSpec as P
 
-import autopar
-from autopar.api.plan import Plan
 from autopar.core.program import Move, ShardedProgram
 from autopar.passes import pipeline
 from autopar.passes.bucket_rounds import BucketRounds
@@ -20,26 +17,15 @@ from autopar.passes.verify import verify
 from tests.equivalence.cases import MESHES, Case
 from tests.equivalence.check import check, run
 from tests.equivalence.draw import local_plan
-from tests.passes.test_double_buffer import arguments, layers_read_in_many_ways, step
+from tests.passes.test_double_buffer import (
+    LIMIT,
+    arguments,
+    layers_read_in_many_ways,
+    planned,
+    step,
+)
 
 LATENCY_S = 1e-5
-
-
-def planned() -> Plan:
-    """Parameters split over the devices and gathered in every round, as the batch is split too."""
-    pins = [
-        autopar.pin("params['up']", P(None, None, "x")),
-        autopar.pin("params['down']", P(None, "x", None)),
-        autopar.pin("x", P("x")),
-    ]
-    return autopar.plan(
-        step,
-        *arguments(),
-        cluster="8xh100",
-        mesh={"x": 8},
-        constraints=pins,
-        memory_limit_bytes="250 KiB",
-    )
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +33,7 @@ def alone() -> ShardedProgram:
     """Its program with all collectives of its rounds by themselves."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pipeline, "BucketRounds", partial(BucketRounds, most_bytes=1))
-        return planned().bound.planned.program
+        return planned(LIMIT).bound.planned.program
 
 
 def price(kind: str, _axes: tuple[str, ...], size_bytes: int) -> float:

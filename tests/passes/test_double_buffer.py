@@ -83,8 +83,7 @@ def one_by_one() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module")
-def plan() -> Plan:
+def planned(limit: str) -> Plan:
     """Parameters split over the devices and gathered in every round, as the batch is split too."""
     pins = [
         autopar.pin("params['up']", P(None, None, "x")),
@@ -97,8 +96,14 @@ def plan() -> Plan:
         cluster="8xh100",
         mesh={"x": 8},
         constraints=pins,
-        memory_limit_bytes=LIMIT,
+        memory_limit_bytes=limit,
     )
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    """Within the limit of these tests."""
+    return planned(LIMIT)
 
 
 def buffered(plan: Plan, *chosen: DoubleBuffered) -> Plan:

@@ -423,19 +423,30 @@ def test_meshes_about_as_good_without_the_limit_are_looked_at_in_order_of_promis
 
 
 @pytest.mark.parametrize(
-    ("least", "searched"), [(1.2, [2]), (1.4, [2]), (1.7, [2, 1]), (1.95, [2, 1, 0])]
+    ("least", "is_over", "searched"),
+    [
+        (1.2, False, [2]),
+        (1.4, False, [2]),
+        (1.7, False, [2, 1]),
+        (1.95, False, [2, 1, 0]),
+        (1.2, True, [0, 1, 2]),
+    ],
 )
 def test_meshes_are_searched_by_what_little_work_proves_of_each(
-    monkeypatch: pytest.MonkeyPatch, least: float, searched: list[int]
+    monkeypatch: pytest.MonkeyPatch, least: float, is_over: bool, searched: list[int]
 ) -> None:
-    """The cheapest plan, on the mesh that promises most, costs `least`; the other meshes have none as cheap."""
+    """The cheapest plan, on the mesh that promises most, costs `least`; the other meshes have none as cheap.
+
+    Where the time is over, nothing is bounded before.
+    """
     proven = {0: 1.8, 1: 1.5, 2: 1.1}
     met = list[int]()
     kept: Any = SimpleNamespace(plan=SimpleNamespace(lower_bound_s=1.0))
 
     def place(n: int) -> Any:
         options = SimpleNamespace(recompute="auto", gap_tolerance=0.005)
-        task = SimpleNamespace(memory_limit_bytes=1, options=options, graph=object())
+        stop = SimpleNamespace(is_over=is_over)
+        task = SimpleNamespace(memory_limit_bytes=1, options=options, graph=object(), stop=stop)
         ground = SimpleNamespace(mesh=DeviceMesh.of({"x": 2**n}))
         return SimpleNamespace(task=task, ground=ground, binding=lambda _: (n, kept))
 

@@ -20,7 +20,8 @@ from autopar.search import equal_layers, memory_limit, memory_loop, mesh_search,
 from autopar.search.search import find_plan, places_of
 from autopar.search.task import Planned, SearchOptions, Task
 from autopar.search.tried import focused
-from autopar.solve import NothingCheaper, verify
+from autopar.solve import Infeasible, NothingCheaper, verify
+from autopar.solve.certificate.proof import Prices
 from autopar.solve.periodic import quotient
 from autopar.solve.periodic.layers import with_layers
 from autopar.solve.problem.problem import objective, peak
@@ -246,7 +247,9 @@ def test_a_limit_between_two_plans_is_met_by_layers_in_two_groups(
     assert found.plan.objective_s < 0.95 * alike.plan.objective_s
 
 
-def test_of_groups_of_layers_the_cheapest_is_taken_that_any_cut_has() -> None:
+@pytest.mark.parametrize("odd", [0, 7])
+def test_of_groups_of_layers_the_cheapest_is_taken_that_any_cut_has(odd: int) -> None:
+    """What is small costs more in one layer, the first or the last: so that is not in the small group."""
     place = places_of(task(8), [FOUR])[0]
     problem = place.attempt().problem(0.0)
     layers = with_layers(problem).layers
@@ -260,6 +263,13 @@ def test_of_groups_of_layers_the_cheapest_is_taken_that_any_cut_has() -> None:
     pair = equal_layers.mixed(choices, most, inf)
     assert pair is not None
     small, large = (np.array(equal.small.lift(met.whole)) for met in pair)
+    dear = [
+        costs + (layer == odd) * 1e-5 * (np.arange(len(costs)) == s) * (s != other)
+        for costs, layer, s, other in zip(
+            problem.node_costs, layers[:, 1], small, large, strict=True
+        )
+    ]
+    problem = replace(problem, node_costs=tuple(dear))
     costs = list[float]()
     for cut, at_first, outside in product(range(9), (True, False), (small, large)):
         is_small = layers[:, 1] < cut if at_first else layers[:, 1] >= cut
@@ -271,3 +281,32 @@ def test_of_groups_of_layers_the_cheapest_is_taken_that_any_cut_has() -> None:
     assert found is not None
     assert peak(problem, found) <= most
     assert objective(problem, found) == min(costs)
+
+
+def test_little_work_bounds_all_plans_within_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (memory_loop, memory_limit):
+        monkeypatch.setattr(module, "FEW_ENTRIES", 0)
+    free = find_plan(task(), [FOUR])
+    limit = int(0.6 * free.account.peak_memory_bytes)
+    (place,) = places_of(task(), [FOUR])
+    found = memory_limit.plan_within(place.attempt(), limit, free)
+
+    def bound(below: float, prices: list[Prices]) -> float:
+        attempt = replace(place.attempt(), prices=prices)
+        return memory_limit.bounded_within(attempt, limit, free, below)
+
+    known = list[Prices]()
+    most = 1.1 * found.plan.objective_s
+    for below in (most, 0.9 * found.plan.lower_bound_s):
+        own = bound(below, known)
+        assert free.plan.lower_bound_s < own <= found.plan.objective_s
+        assert known
+        assert bound(below, known) == pytest.approx(own, rel=0.02)
+
+    def none(*_: object, **__: object) -> None:
+        raise Infeasible("equal layers leave nothing")
+
+    monkeypatch.setattr(memory_loop, "focused", none)
+    assert bound(most, []) == 0.0
+    monkeypatch.setattr(memory_limit, "FEW_ENTRIES", inf)
+    assert bound(most, known) == 0.0

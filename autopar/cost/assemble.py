@@ -33,6 +33,7 @@ from autopar.redistribute.route import Router
 from autopar.solve import Edge, Problem
 from autopar.solve.problem.factored_matrix import Matrix, matrix_of, part, twice
 from autopar.solve.problem.problem import EdgesByMatrix, joined
+from autopar.solve.problem.rows import least_use
 
 Floats = NDArray[np.float64]
 Placements = tuple[Placement, ...]
@@ -62,6 +63,14 @@ def assemble(
     fusing = backend_of(compiler_of(pricing)).fusing
     build = Builder(graph, flow, space, router, limit_bytes is not None, caches, fusing)
     return build.problem(pricing, limit_bytes, tensors_only)
+
+
+def least_bytes(
+    graph: OpGraph, flow: Dataflow, space: Space, pricing: Pricing, router: Router
+) -> float:
+    """What every choice from `space` holds on a device at some time, found without what choices cost."""
+    fusing = backend_of(compiler_of(pricing)).fusing
+    return least_use(Usages(graph, flow, space, router, True, fusing=fusing).usages(False))
 
 
 def placement_choice(space: Space, choice: Sequence[int]) -> tuple[int, ...]:

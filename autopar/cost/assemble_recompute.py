@@ -39,6 +39,7 @@ from autopar.redistribute.route import Router
 from autopar.solve import Edge, Problem, Usage
 from autopar.solve.problem.factored_matrix import part, twice
 from autopar.solve.problem.problem import EdgesByMatrix
+from autopar.solve.problem.rows import least_use
 
 Floats = NDArray[np.float64]
 
@@ -87,10 +88,28 @@ def assemble_recompute(
       limit_bytes: what a device may use.
       tensors_only: count tensors between their making and their last use, and nothing else.
     """
+    build = _builder(rewritten, flow, space, pricing, router, tensors_only)
+    return RecomputeProblem(build.problem(pricing, limit_bytes, tensors_only), build)
+
+
+def least_bytes_recomputed(
+    rewritten: Rewritten, flow: Dataflow, space: Space, pricing: Pricing, router: Router
+) -> float:
+    """What every choice holds on a device at some time, whatever it recomputes, found without what choices cost."""
+    return least_use(_builder(rewritten, flow, space, pricing, router).usages(False))
+
+
+def _builder(
+    rewritten: Rewritten,
+    flow: Dataflow,
+    space: Space,
+    pricing: Pricing,
+    router: Router,
+    may_keep: bool = False,
+) -> RecomputeBuilder:
     args = rewritten.graph, clipped(rewritten.graph, flow), space, router, True
     fusing = backend_of(compiler_of(pricing)).fusing
-    build = RecomputeBuilder(*args, fusing=fusing, rewritten=rewritten, may_keep=tensors_only)
-    return RecomputeProblem(build.problem(pricing, limit_bytes, tensors_only), build)
+    return RecomputeBuilder(*args, fusing=fusing, rewritten=rewritten, may_keep=may_keep)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -281,7 +300,7 @@ class RecomputeBuilder(Builder):
 
     def _serves_one(self, copy: Copy) -> bool:
         """Whether a copy is there for one reader only: without that it is absent, and so is what makes it."""
-        is_such = not self.may_keep and copy.id in self.joins & self.optional_copies
+        is_such = not self.may_keep and copy.id in self.joins and copy.id in self.optional_copies
         return (
             is_such
             and len(copy.uses) == len(self.graph.ops[self.made_by[copy.tensor.id][0]].outs) == 1

@@ -12,7 +12,7 @@ from autopar.core.graph import OpGraph
 from autopar.core.placement import StepKind
 from autopar.core.plan import Plan
 from autopar.core.program import ShardedProgram
-from autopar.cost.assemble import placement_choice
+from autopar.cost.assemble import least_bytes, placement_choice
 from autopar.cost.exchange_costs import exchange_cost
 from autopar.cost.pricing import Pricing, compiler_of, pack_price
 from autopar.memory.account import Account, Lives, accounted, lives_of
@@ -116,6 +116,12 @@ class LimitedSolve:
     def free_problem(self, limit_bytes: float | None, *, tensors_only: bool = False) -> Problem:
         """The Problem under `limit_bytes` without constraints."""
         return self.ground.problem(self.step_kinds, limit_bytes, tensors_only=tensors_only)
+
+    def least_bytes(self) -> float:
+        """What every choice holds on a device at some time: found without the Problem, so at little cost."""
+        ground = self.ground
+        pricing, router = ground.minimised(self.step_kinds)
+        return least_bytes(ground.graph, ground.flow, ground.space, pricing, router)
 
     def groups(self) -> tuple[Requirement, ...]:
         """What every constraint leaves of the free Problem by itself."""

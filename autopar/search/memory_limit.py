@@ -113,7 +113,7 @@ class EqualLayers:
 
         Raises: as `plan_within`.
         """
-        least = least_use(self._problem)
+        least = least_use(self._problem.usages)
         stop = self.attempt.task.stop
         if least > self.limit * (1 + TOLERANCE):
             raise nothing_fits(self.attempt, self.limit, self.free, least)

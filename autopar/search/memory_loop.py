@@ -168,7 +168,7 @@ class MemoryLoop(Tried):
     @cached_property
     def _least_use(self) -> float:
         """No choice peaks below this."""
-        return least_use(self.attempt.problem(float(self.limit)))
+        return least_use(self.attempt.problem(float(self.limit)).usages)
 
     @property
     def _least_peak(self) -> float:

@@ -105,6 +105,11 @@ class MeshSearch:
         # not where errors are caught: who waits there keeps all that led to them
         yield last
 
+    def roughly(self) -> Found | None:
+        """A plan without a memory limit that little work finds; None where that finds none."""
+        found = self._found_roughly(inf)
+        return (found.attempt, found.planned) if isinstance(found, _Rough) else None
+
     def attempt(self) -> LimitedSolve:
         """The attempt that finds the best plan without a memory limit; that is searched only if there are several.
 

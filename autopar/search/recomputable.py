@@ -11,7 +11,13 @@ from itertools import accumulate
 from autopar.core.dataflow import Use, until, uses_of
 from autopar.core.graph import OpGraph, OpNode, TensorInfo
 from autopar.core.memo import once_per_graph
-from autopar.core.recompute import Recomputed, counterpart, sliced_anew, with_recomputed
+from autopar.core.recompute import (
+    Recomputed,
+    Rewritten,
+    counterpart,
+    sliced_anew,
+    with_recomputed,
+)
 from autopar.ops.fusion import materialised
 from autopar.ops.traits import traits_of
 
@@ -36,15 +42,30 @@ def recomputable(graph: OpGraph) -> tuple[Recomputed, ...]:
         return ()
     count = sum(op.phase == "backward" for op in graph.ops)
     found = {_Choosing(graph, count >> k).chosen(): None for k in range(_SPANS) if count >> k}
-    return min(
-        found, key=lambda some: live_peak_bytes(with_recomputed(graph, some).graph), default=()
-    )
+    return min(found, key=lambda some: _peak_bytes(with_recomputed(graph, some)), default=())
 
 
 def live_peak_bytes(graph: OpGraph) -> int:
     """The most bytes that whole tensors take at once, each from where it is made until it is read for the last time."""
+    return _live_peak_bytes(graph, materialised(graph))
+
+
+def _peak_bytes(rewritten: Rewritten) -> int:
+    """As `live_peak_bytes`: what is made again is written if it was before (`fusion.materialised`)."""
+    graph = rewritten.graph
+    written = set(materialised(rewritten.before))
+    for twin in rewritten.twins:
+        kept = rewritten.before.ops[int(str(rewritten.keys[twin.op][1]))].outs
+        written |= {
+            new.id
+            for old, new in zip(kept, graph.ops[twin.op].outs, strict=True)
+            if old.id in written
+        }
+    return _live_peak_bytes(graph, written)
+
+
+def _live_peak_bytes(graph: OpGraph, written: Collection[int]) -> int:
     uses = uses_of(graph)
-    written = materialised(graph)
     change = Counter[int]()
     for op in graph.ops:
         for tensor in op.outs:

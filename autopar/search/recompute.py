@@ -26,7 +26,11 @@ from autopar.core.plan import Plan, Stage
 from autopar.core.recompute import Key, Recomputed, Rewritten, with_recomputed
 from autopar.core.space import Space
 from autopar.cost.assemble import placement_choice
-from autopar.cost.assemble_recompute import RecomputeProblem, assemble_recompute
+from autopar.cost.assemble_recompute import (
+    RecomputeProblem,
+    assemble_recompute,
+    least_bytes_recomputed,
+)
 from autopar.cost.cached_pricing import Remembered
 from autopar.cost.exchange_costs import exchange_cost
 from autopar.cost.pricing import pack_price, restricted
@@ -351,6 +355,12 @@ class RecomputeSolve(LimitedSolve):
             raise Infeasible("without a memory limit nothing is recomputed")
         whole = self.assembled(tensors_only).problem
         return derived(whole.node_costs, whole.edges, whole.usages, limit_bytes, whole.periods)
+
+    def least_bytes(self) -> float:
+        """What every choice holds on a device at some time, whatever it recomputes."""
+        ground = self.ground
+        args = self.rewritten, ground.flow, ground.space, *ground.minimised(self.step_kinds)
+        return least_bytes_recomputed(*args)
 
     def of_tensors(self) -> RecomputeSolve:
         """The same, where only tensors are counted, and what nobody reads may be kept: more is met."""

@@ -31,6 +31,7 @@ from autopar.search.mesh_context import MeshContext
 from autopar.search.mesh_search import MeshSearch
 from autopar.search.mesh_shapes import promise, refines
 from autopar.search.recompute import may_recompute, or_recomputed
+from autopar.search.refuse_at_once import refused_at_once
 from autopar.search.replicated import warn_unpriced, warn_unsplit, warn_unwritten, warn_whole_bits
 from autopar.search.space import check_strategies
 from autopar.search.task import Planned, Task, begun
@@ -100,6 +101,10 @@ def find_at(places: Sequence[MeshSearch]) -> Planned:
 
     Raises: as `search`.
     """
+    refused = refused_at_once(places)
+    if refused is not None:
+        raise explained(refused)
+
     finish, again = _raced(places)
     if finish.found is None:
         raise explained(refusal(finish.misfits))

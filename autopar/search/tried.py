@@ -164,7 +164,9 @@ def descend(tried: Tried, search: Callable[[int], Tried]) -> float:
     smallest = peak_of(tried.free)
     try:
         least = (
-            _least_by_cp_sat(tried) if may_ask_cp_sat(attempt) else least_use(attempt.problem(0.0))
+            _least_by_cp_sat(tried)
+            if may_ask_cp_sat(attempt)
+            else least_use(attempt.problem(0.0).usages)
         )
         smallest = min([smallest, *(peak_of(tried.made[met]) for met in tried.made)])
         low = max(1.0, least)

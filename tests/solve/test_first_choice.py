@@ -66,7 +66,7 @@ def test_there_is_one_within_a_limit_that_just_fits(share: float, seed: int) -> 
     """At the least use of all, too: there each node takes the least bytes where it counts."""
     whole = chain_with_skips(200, 6, 200, seed, memory=True)
     least, most = (
-        least_use(whole),
+        least_use(whole.usages),
         peak(whole, tuple(int(cost.argmin()) for cost in whole.node_costs)),
     )
     problem = replace(whole, usage_limit=least + share * max(0.0, most - least))
@@ -78,7 +78,7 @@ def test_there_is_one_within_a_limit_that_just_fits(share: float, seed: int) -> 
 
 def test_relief_takes_excess_away_and_pays_no_more_than_it_may() -> None:
     whole = chain_with_skips(60, 6, 60, 1, memory=True)
-    problem = replace(whole, usage_limit=1.2 * least_use(whole))
+    problem = replace(whole, usage_limit=1.2 * least_use(whole.usages))
     dual = dual_of(problem)
     flat, order = dual.flat, map(int, dual.order)
     choice = np.array([int(problem.node_costs[v].argmin()) for v in order], dtype=np.intp)
@@ -104,7 +104,7 @@ def test_it_is_told_before_any_bound() -> None:
         max_table_entries=1, max_rounds=0, max_cp_sat_entries=1, branch_entries=0
     )
     solve(
-        replace(whole, usage_limit=1.1 * least_use(whole)),
+        replace(whole, usage_limit=1.1 * least_use(whole.usages)),
         options=options,
         on_progress=moments.append,
     )

@@ -207,7 +207,7 @@ class _Oracle:
         self.bare = forbidding(problem)
         self.left = most_questions
         self.every_group: Elements = frozenset(range(len(groups)))
-        self.least: Floats = least_uses(problem)
+        self.least: Floats = least_uses(problem.usages)
         self.violated: list[Elements] = []
         self._refuted: list[Elements] = []
         self._open: set[Elements] = set()

@@ -149,7 +149,7 @@ def least_peak(problem: Problem, options: SolveOptions, enough: float = -np.inf)
     top = model.new_int_var(floor, max(floor, 2**61), "")
     model.minimize(top)
     best = LeastPeak(None, np.inf, 0.0)
-    bound = least_use(problem)
+    bound = least_use(problem.usages)
     budget = options.cp_sat_work
     present = set[int]()
     for _ in range(_MAX_ROUNDS):

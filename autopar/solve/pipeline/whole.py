@@ -123,7 +123,7 @@ def _layered(problem: Problem, options: SolveOptions) -> Reduction:
 def _exceeds(state: Whole) -> bool:
     """Whether even the least use of every node exceeds the limit."""
     limit = state.problem.usage_limit
-    return limit is not None and least_use(state.problem) > limit * (1 + TOLERANCE)
+    return limit is not None and least_use(state.problem.usages) > limit * (1 + TOLERANCE)
 
 
 def _refused(state: Whole) -> Whole:

@@ -13,7 +13,7 @@ from itertools import pairwise
 import numpy as np
 
 from autopar.solve.certificate.proof import Prices
-from autopar.solve.problem.problem import Floats, Problem
+from autopar.solve.problem.problem import Floats, Problem, Usage
 from autopar.solve.problem.reduction import Bools, Ints, Reduction, unchanged, without_limit
 
 Part = tuple[int, int, Floats]
@@ -139,19 +139,19 @@ def drop_slack(problem: Problem) -> Reduction:
 
 def _may_exceed(problem: Problem) -> Bools:
     """The times at which the limit can bind."""
-    highest = _extreme_use(problem, np.maximum)
+    highest = _extreme_use(problem.usages, np.maximum)
     limit = np.inf if problem.usage_limit is None else problem.usage_limit
     return (highest > limit - 1e-9 * max(1.0, float(highest.max(initial=0.0)))) & (highest > 0)
 
 
-def least_use(problem: Problem) -> float:
+def least_use(usages: Sequence[Usage]) -> float:
     """A lower bound of every choice's peak: each node takes its smallest size."""
-    return float(least_uses(problem).max(initial=0.0))
+    return float(least_uses(usages).max(initial=0.0))
 
 
-def least_uses(problem: Problem) -> Floats:
+def least_uses(usages: Sequence[Usage]) -> Floats:
     """The bytes in use at every time if each usage takes its smallest size: a lower bound of every choice's."""
-    return _extreme_use(problem, np.minimum)
+    return _extreme_use(usages, np.minimum)
 
 
 def rounding_of_uses(problem: Problem) -> float:
@@ -159,16 +159,14 @@ def rounding_of_uses(problem: Problem) -> float:
     return _ROUNDING * sum(float(use.size_bytes.max(initial=0.0)) for use in problem.usages)
 
 
-def _extreme_use(problem: Problem, extreme: np.ufunc) -> Floats:
+def _extreme_use(usages: Sequence[Usage], extreme: np.ufunc) -> Floats:
     """The bytes in use at every time if every usage takes its extreme size: np.maximum or np.minimum of all."""
-    if not problem.usages:
+    if not usages:
         return np.zeros(0)
 
-    starts, stops = (
-        np.array([getattr(use, end) for use in problem.usages]) for end in ("start", "stop")
-    )
-    lengths = np.array([len(use.size_bytes) for use in problem.usages])
-    every = np.concatenate([use.size_bytes for use in problem.usages])
+    starts, stops = (np.array([getattr(use, end) for use in usages]) for end in ("start", "stop"))
+    lengths = np.array([len(use.size_bytes) for use in usages])
+    every = np.concatenate([use.size_bytes for use in usages])
     sizes = extreme.reduceat(every, np.cumsum(lengths) - lengths)
     change = np.zeros(int(stops.max()) + 1)
     np.add.at(

@@ -71,7 +71,13 @@ def equally(attempt: LimitedSolve) -> EqualLayersSolve | None:
     if small is None:
         return None
     return EqualLayersSolve(
-        attempt.task, attempt.ground, attempt.left, attempt.step_kinds, whole=attempt, small=small
+        attempt.task,
+        attempt.ground,
+        attempt.left,
+        attempt.step_kinds,
+        is_one_of_several=attempt.is_one_of_several,
+        whole=attempt,
+        small=small,
     )
 
 

@@ -53,7 +53,8 @@ class LimitedSolve:
 
     Under one limit after another the Problem is the same but for the limit: what was met under one is where the next
     starts from, and no limit is solved twice. `prices` of memory are those that proved a limit, here or on another
-    mesh: meshes on which one graph is searched may share the list.
+    mesh: meshes on which one graph is searched may share the list. What `is_one_of_several` is given up where nothing
+    is met soon: of all of them one is looked into to the end.
     """
 
     task: Task
@@ -66,6 +67,7 @@ class LimitedSolve:
     _solved: dict[float, Planned] = field(default_factory=dict[float, Planned])
     _refused: list[tuple[float, Infeasible]] = field(default_factory=list[tuple[float, Infeasible]])
     _bounds: dict[float, float] = field(default_factory=dict[float, float])
+    is_one_of_several: bool = False
 
     def solve(
         self, limit_bytes: float | None, options: SolveOptions | None = None, below: float = inf

@@ -101,7 +101,7 @@ class MemoryLoop(Tried):
             self.search()
             self._learn(self._lessons)
             self._solve()
-            if not self.fitting:
+            if not self.fitting and not self.attempt.is_one_of_several:
                 self._search_smallest()
         except Infeasible as proof:
             raise nothing_fits(

@@ -3,6 +3,7 @@
 First the plan in which everything is kept: on one mesh, if it costs much there (`MeshSearch.run`). Where there is none,
 or the limit costs more than 5 % of the objective, the Problem that holds both choices (`cost.assemble_recompute`) is
 solved too, on the meshes on which that can be better: little work bounds it on each, then the least bound goes first.
+Where nothing is met on any of them, the one with the smallest program is looked into to the end.
 The better plan is taken, so that no plan is worse for it. What is proven of it holds for plans that keep everything
 too: so that is all that is proven then, and the plan is what is to be undercut.
 
@@ -87,18 +88,28 @@ def or_recomputed(
     looked = _Looked(places, inside, bound_by)
     left = _in_order(places, bounds)
     tried = set[int]()
+    unmet: dict[int, int] = {}
     while left := [n for n in left if looked.is_open(n, finish.objective)]:
         n = min(left, key=looked.known.__getitem__)
-        is_one_of_several = finish.found is not None and len(left) > 1
-        if is_one_of_several and looked.is_bounded_anew(n, limit, finish.objective):
+        is_to_be_undercut = finish.found is not None and len(left) > 1
+        if is_to_be_undercut and looked.is_bounded_anew(n, limit, finish.objective):
             continue
         left.remove(n)
-        again = looked.at(n)
+        is_one = finish.found is not None or bool(left) or bool(unmet)
+        again = looked.at(n, is_one_of_several=is_one)
         found = _better(again, limit, bound_by[n][1], n, finish)
         if found is not None:
             finish = found
             tried.add(n)
             looked.take_up(n, again.bound_within(limit))
+        if is_one and finish.found is None and (peak := _smallest_peak(finish)):
+            unmet[n] = peak
+
+    if finish.found is None and unmet and not places[0].task.stop.is_over:
+        n = min(unmet, key=unmet.__getitem__)
+        again = looked.at(n, is_one_of_several=False)
+        finish = _better(again, limit, bound_by[n][1], n, finish) or finish
+        looked.take_up(n, again.bound_within(limit))
 
     proven = tuple(map(max, finish.bounds, looked.known))
     return replace(finish, bounds=proven), tuple(sorted(tried))
@@ -135,15 +146,17 @@ class _Looked:
         for coarse in (n, *self.inside[n]):
             self.known[coarse] = max(self.known[coarse], bound)
 
-    def at(self, n: int) -> RecomputeSolve:
-        """The attempt at a place."""
+    def at(self, n: int, *, is_one_of_several: bool = False) -> RecomputeSolve:
+        """The attempt at a place; a small one is looked into to the end, although it is one of several."""
         if n in self._small:
             return self._small[n]
         task = self.places[n].task
         twins = with_twins(task.graph)
         assert twins is not None
         prices = self._prices.setdefault(task.graph, list[Prices]())
-        return recompute_solve(task, self.free[n][0], twins, prices)
+        attempt = recompute_solve(task, self.free[n][0], twins, prices)
+        is_small = entries_of(attempt) <= FEW_ENTRIES
+        return replace(attempt, is_one_of_several=is_one_of_several and not is_small)
 
     def is_bounded_anew(self, n: int, limit: int, below: float) -> bool:
         """Whether little work proves anything of a place of which nothing was proven so; `below` is to be undercut."""
@@ -156,6 +169,12 @@ class _Looked:
         bound = bounded_within(attempt, limit, _unbounded(self.free[n][1]), below)
         self.take_up(n, bound)
         return bound > 0
+
+
+def _smallest_peak(finish: RaceResult[Planned]) -> int | None:
+    """That of the programs that were made at the last place that was looked into, if nothing is proven of it."""
+    last = finish.misfits[-1] if finish.misfits else None
+    return last.min_peak_bytes if isinstance(last, Unsolved) else None
 
 
 def _in_order(places: Sequence[MeshSearch], bounds: Mapping[int, float]) -> list[int]:
@@ -236,7 +255,7 @@ def _within(
     try:
         return plan_within(again, limit, unbounded, finish.objective)
     except Unsolved as error:
-        if finish.found is not None:
+        if finish.found is not None or again.is_one_of_several:
             raise
         unknown = error
 
@@ -452,7 +471,7 @@ class RecomputeSolve(LimitedSolve):
 
     def is_last(self, free: Planned, cost: float) -> bool:
         """It holds both choices; where tensors alone are counted nothing is proven, so less is looked into."""
-        return not self.by_tensors
+        return not self.by_tensors and not self.is_one_of_several
 
     def times_of(self, planned: Planned) -> Sequence[int]:
         """Where the operators of the graph of a plan run in the one that holds every twin."""

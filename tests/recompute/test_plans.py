@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import inf
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -422,6 +424,39 @@ def test_meshes_about_as_good_without_the_limit_are_looked_at_in_order_of_promis
     assert recompute._in_order(places, bounds) == [3, 2, 0, 1, 4]
 
 
+@dataclass(frozen=True)
+class Attempt:
+    """What stands for the attempt at recomputation on mesh `n`, of which `proven` is proven."""
+
+    n: int
+    proven: float
+    is_one_of_several: bool = False
+
+    def bound_within(self, _: int) -> float:
+        return self.proven
+
+
+@pytest.fixture
+def three(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], list[Any]]:
+    """Makes places of three meshes, of which 1.8, 1.5 and 1.1 is proven with recomputation, and 1.0 without a limit."""
+    proven = {0: 1.8, 1: 1.5, 2: 1.1}
+    kept: Any = SimpleNamespace(plan=SimpleNamespace(lower_bound_s=1.0))
+
+    def place(n: int, is_over: bool) -> Any:
+        options = SimpleNamespace(recompute="auto", gap_tolerance=0.005)
+        stop = SimpleNamespace(is_over=is_over)
+        task = SimpleNamespace(memory_limit_bytes=1, options=options, graph=object(), stop=stop)
+        ground = SimpleNamespace(mesh=DeviceMesh.of({"x": 2**n}))
+        return SimpleNamespace(task=task, ground=ground, binding=lambda _: (n, kept))
+
+    monkeypatch.setattr(recompute, "with_twins", lambda _: object())
+    monkeypatch.setattr(recompute, "recompute_solve", lambda _, n, *rest: Attempt(n, proven[n]))
+    monkeypatch.setattr(recompute, "entries_of", lambda _: 10**6)
+    monkeypatch.setattr(recompute, "_unbounded", lambda free: free)
+    monkeypatch.setattr(recompute, "bounded_within", lambda again, *_: again.proven)
+    return lambda is_over: [place(n, is_over) for n in range(3)]
+
+
 @pytest.mark.parametrize(
     ("least", "is_over", "searched"),
     [
@@ -433,41 +468,63 @@ def test_meshes_about_as_good_without_the_limit_are_looked_at_in_order_of_promis
     ],
 )
 def test_meshes_are_searched_by_what_little_work_proves_of_each(
-    monkeypatch: pytest.MonkeyPatch, least: float, is_over: bool, searched: list[int]
+    monkeypatch: pytest.MonkeyPatch,
+    three: Callable[[bool], list[Any]],
+    least: float,
+    is_over: bool,
+    searched: list[int],
 ) -> None:
     """The cheapest plan, on the mesh that promises most, costs `least`; the other meshes have none as cheap.
 
     Where the time is over, nothing is bounded before.
     """
-    proven = {0: 1.8, 1: 1.5, 2: 1.1}
     met = list[int]()
-    kept: Any = SimpleNamespace(plan=SimpleNamespace(lower_bound_s=1.0))
-
-    def place(n: int) -> Any:
-        options = SimpleNamespace(recompute="auto", gap_tolerance=0.005)
-        stop = SimpleNamespace(is_over=is_over)
-        task = SimpleNamespace(memory_limit_bytes=1, options=options, graph=object(), stop=stop)
-        ground = SimpleNamespace(mesh=DeviceMesh.of({"x": 2**n}))
-        return SimpleNamespace(task=task, ground=ground, binding=lambda _: (n, kept))
-
-    def solve(_: Any, n: int, *rest: Any) -> Any:
-        return SimpleNamespace(n=n, bound_within=lambda _: proven[n])
 
     def better(again: Any, limit: int, free: Any, n: int, finish: Any) -> Any:
         assert again.n == n
+        assert again.is_one_of_several
         met.append(n)
         return replace(finish, objective=least, winner=n) if n == 2 else finish
 
-    monkeypatch.setattr(recompute, "with_twins", lambda _: object())
-    monkeypatch.setattr(recompute, "recompute_solve", solve)
-    monkeypatch.setattr(recompute, "entries_of", lambda _: 10**6)
-    monkeypatch.setattr(recompute, "_unbounded", lambda free: free)
-    monkeypatch.setattr(recompute, "bounded_within", lambda again, *_: proven[again.n])
     monkeypatch.setattr(recompute, "_better", better)
     before = RaceResult[Any](0, object(), 2.0, (1.0,) * 3, (False,) * 3)
-    places = [place(n) for n in range(3)]
-    found, tried = recompute.or_recomputed(places, before, [()] * 3, 0.05)
+    found, tried = recompute.or_recomputed(three(is_over), before, [()] * 3, 0.05)
     assert met == searched
     assert tried == tuple(sorted(searched))
     assert found.bounds == (1.8, 1.5, 1.1)
     assert (found.winner, found.objective) == (2, least)
+
+
+@pytest.mark.parametrize(
+    ("peaks", "is_over", "searched"),
+    [
+        ((7, 5, 9), False, [(0, True), (1, True), (2, True), (1, False)]),
+        ((7, None, 9), False, [(0, True), (1, True), (2, True), (0, False)]),
+        ((7, 5, 9), True, [(0, True), (1, True), (2, True)]),
+        ((None, None, None), False, [(0, True), (1, True), (2, False)]),
+    ],
+)
+def test_where_nothing_is_met_one_mesh_is_looked_into_to_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+    three: Callable[[bool], list[Any]],
+    peaks: tuple[int | None, ...],
+    is_over: bool,
+    searched: list[tuple[int, bool]],
+) -> None:
+    """That of the smallest program; not where it is proven (None) that nothing fits."""
+    met = list[tuple[int, bool]]()
+
+    def better(again: Any, limit: int, free: Any, n: int, finish: Any) -> Any:
+        met.append((n, again.is_one_of_several))
+        if not again.is_one_of_several:
+            return replace(finish, objective=2.0, winner=n, found=object())
+        peak = peaks[n]
+        told = NoFeasiblePlan("none") if peak is None else Unsolved("none is met", peak)
+        return replace(finish, misfits=(*finish.misfits, told))
+
+    monkeypatch.setattr(recompute, "_better", better)
+    before = RaceResult[Any](None, None, inf, (1.0,) * 3, (False,) * 3)
+    found, tried = recompute.or_recomputed(three(is_over), before, [()] * 3, 0.05)
+    assert met == searched
+    assert tried == (0, 1, 2)
+    assert (found.found is None) is met[-1][1]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from autopar.core.graph import OpGraph, OpNode
+from autopar.core.mesh import DeviceMesh
 from autopar.core.program import ShardedProgram
 from autopar.ops.fusion import PLAIN, Fusing
 from autopar.ops.holding import AS_WRITTEN, Holding
@@ -122,9 +123,9 @@ class Backend:
         del device
         return no_turn
 
-    def pack_price(self, device: Device, price: StepPrice) -> PackPrice:
-        """The price of laying out a bucket, where collectives cost `price`."""
-        del device, price
+    def pack_price(self, device: Device, mesh: DeviceMesh, price: StepPrice) -> PackPrice:
+        """The price of laying out a bucket on a mesh of such devices, where collectives cost `price`."""
+        del device, mesh, price
         return no_pack
 
     def shared_workspace_bytes(self, program: ShardedProgram) -> int:

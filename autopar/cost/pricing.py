@@ -514,7 +514,7 @@ class Roofline:
     @cached_property
     def pack_cost(self) -> PackPrice:
         """Seconds that a bucket takes beside its collective."""
-        return self._backend.pack_price(self.cluster.device, self.step_cost)
+        return self._backend.pack_price(self.cluster.device, self.mesh, self.step_cost)
 
     def arrival_cost(self, size_bytes: int) -> float:
         """Writing it to memory, which whatever brings it does at least: so nothing is whole for next to no gain."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -74,7 +75,21 @@ class FuseCollectives:
             move.kind, move.axes, value.placement.kind, value.tensor.dtype, move.region
         )
 
-    def fused(self, moves: list[Move]) -> Move:
+    def buckets(self, moves: Sequence[Move]) -> list[Move]:
+        """`moves` in buckets of those in a row that cost less together."""
+        found = [moves[0]]
+        together = [moves[0]]
+        for move in moves[1:]:
+            more = self.fused([*together, move])
+            if more.time_s <= found[-1].time_s + move.time_s:
+                together.append(move)
+                found[-1] = more
+            else:
+                together = [move]
+                found.append(move)
+        return found
+
+    def fused(self, moves: Sequence[Move]) -> Move:
         """The bucket of `moves` as one move, of the role that most of its bytes have."""
         if len(moves) == 1:
             return moves[0]
@@ -277,7 +292,7 @@ class _Buckets:
     def _close(self, key: BucketKey) -> None:
         moves = self.open.pop(key)
         del self.held_bytes[key]
-        self.done.append(self.fuse.fused(moves))
+        self.done += self.fuse.buckets(moves)
         for move in moves:
             for value in move.outs:
                 del self.pending[value]

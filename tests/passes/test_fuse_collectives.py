@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autopar.core.placement import Placement
+from autopar.core.placement import Placement, StepKind
 from autopar.core.program import Compute, Move, ShardedProgram
 from autopar.core.regions import Region
 from autopar.passes.fuse_collectives import FuseCollectives
@@ -319,6 +320,23 @@ def test_a_gather_of_what_is_used_is_left_where_it_is() -> None:
     used = [build.compute([v]) for v in gathered]
     program = build.program(used)
     assert FuseCollectives(price).apply(program).instructions == program.instructions
+
+
+@pytest.mark.parametrize(
+    ("most", "together"), [(1, [1] * 5), (2, [2, 2, 1]), (3, [3, 2]), (5, [5])]
+)
+def test_what_costs_less_together_is_together(most: int, together: list[int]) -> None:
+    """A bucket of more than `most` is dear to lay out: so it is cut where that is reached, and loses nothing."""
+    build = Builder()
+    build.input()
+    program = build.program([build.all_reduce(v) for v in gradients(build, 5)])
+
+    def pack(kind: StepKind, axes: tuple[str, ...], sizes: Sequence[int]) -> float:
+        return 0.0 if len(sizes) <= most else 100.0
+
+    fused = FuseCollectives(price, pack=pack).apply(program)
+    assert [len(move.ins) for move in fused.collectives] == together
+    assert reductions(fused) == reductions(program)
 
 
 def test_other_moves_are_left_alone() -> None:

@@ -9,6 +9,7 @@ from autopar.backends.backend import Backend, SetAside, Workspace
 from autopar.backends.xla_cpu import loops, predict, turns
 from autopar.backends.xla_cpu.rereads import reread
 from autopar.core.graph import OpGraph, OpNode
+from autopar.core.mesh import DeviceMesh
 from autopar.core.parcels import LARGE_BYTES
 from autopar.core.program import ShardedProgram
 from autopar.ops.picked import Number
@@ -53,8 +54,9 @@ class XlaCpu(Backend):
         """See `turns.step_turn_price`."""
         return turns.step_turn_price(device)
 
-    def pack_price(self, device: Device, price: StepPrice) -> PackPrice:
+    def pack_price(self, device: Device, mesh: DeviceMesh, price: StepPrice) -> PackPrice:
         """See `turns.bucket_pack_price`."""
+        del mesh
         return turns.bucket_pack_price(device, price)
 
     def written(self, program: ShardedProgram) -> frozenset[int]:

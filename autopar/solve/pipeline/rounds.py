@@ -218,7 +218,7 @@ def _inside(
 
 
 def minimise(
-    problem: Problem, options: SolveOptions, watch: Watch, upper: float = np.inf, depth: int = 0
+    problem: Problem, options: SolveOptions, watch: Watch, upper: float, depth: int = 0
 ) -> Answer:
     """The cheapest choice found: by elimination where it fits, else by messages alone where they close, else by all."""
     return _after(reduced, by_all if depth else by_messages, problem, options, watch, upper, depth)

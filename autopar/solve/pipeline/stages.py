@@ -47,7 +47,7 @@ def closed_by_messages(
     upper: float,
     depth: int,
     rest: Search,
-    ascent: Ascent | None = None,
+    ascent: Ascent | None,
 ) -> Answer:
     """The best choice that costs less than `upper`, and a bound on all that do, after all stages.
 

@@ -61,7 +61,7 @@ def use_virtual_devices(count: int) -> None:
         config.update("jax_num_cpu_devices", count)
 
 
-def lax_function(name: str, home: str = "lax") -> str | None:
+def lax_function(name: str, home: str) -> str | None:
     """How a function of jax.lax, or of jax.lax.linalg, is called in text that has `lax`; None if there is none."""
     module: Any = untyped_jax.lax.linalg if home == "lax.linalg" else untyped_jax.lax
     return f"{home}.{name}" if hasattr(module, name) else None

@@ -1,4 +1,4 @@
-"""Payload: what `emit` needs to run a traced operator. Known to `trace` and `emit` only; imports no JAX."""
+"""Payload: what `emit` needs to run a traced operator. It imports no JAX."""
 
 from __future__ import annotations
 

@@ -42,6 +42,8 @@ from autopar.report.summary import Report
 from autopar.report.units import format_quantity
 
 DEVICES = 8
+_ROWS = 10
+"""Of the table of losses, at most."""
 
 RELU = (
     "They differ by rounding, unless a unit's input comes so close to 0 that it falls on different sides of ReLU's "
@@ -234,10 +236,10 @@ def _difference(outcome: DemoOutcome) -> str:
     )
 
 
-def _losses(outcome: DemoOutcome, rows: int = 10) -> Table:
+def _losses(outcome: DemoOutcome) -> Table:
     table = _table("Loss", "step", "planned", "plain", "difference")
     last = len(outcome.planned.losses) - 1
-    for n in dict.fromkeys(round(last * row / (rows - 1)) for row in range(rows)):
+    for n in dict.fromkeys(round(last * row / (_ROWS - 1)) for row in range(_ROWS)):
         a = outcome.planned.losses[n]
         b = outcome.plain.losses[n]
         table.add_row(str(n + 1), f"{a:.6f}", f"{b:.6f}", f"{a - b:+.1e}")

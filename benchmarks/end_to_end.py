@@ -63,7 +63,6 @@ class Row:
 
     variant: str
     step_time_s: float
-    fastest_block_s: float
     lower_s: float
     compile_s: float
     collectives: int
@@ -268,7 +267,6 @@ def _row(
     return Row(
         variant.name,
         median(times),
-        min(times),
         variant.lower_s,
         variant.compile_s,
         sum(c.times or 1 for c in found),

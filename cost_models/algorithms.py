@@ -187,49 +187,6 @@ def binomial_scatter_time_s(size_bytes: float, group: Group) -> float:
     return sum(rounds) + (group.size - 1) / group.size * size_bytes * slowest
 
 
-def halving_reduce_scatter_time_s(size_bytes: float, group: Group) -> float:
-    """Time of a reduce-scatter by recursive halving, level by level, innermost first; an all-gather doubles back.
-
-        sum over l of  log2(f_l) alpha_l + (f_l - 1) S_l / f_l * max over m inside l of m_m / beta_m
-
-    As `hierarchical_reduce_scatter_time_s`, in log2 f_l rounds where that takes f_l - 1: in round r each member
-    exchanges S_l / 2^r with the one whose number differs in one bit.
-
-    Raises:
-      ValueError: if a fanout is no power of two, the group is not regular, or it lies on a torus.
-
-    Reference: Thakur, Rabenseifner and Gropp 2005 (recursive halving and doubling; Rabenseifner's all-reduce).
-    Differs from NCCL, which has such an algorithm (PAT) for one device a server only.
-    """
-    if not can_halve(group):
-        raise ValueError(
-            f"recursive halving needs a regular group of 2^k on switches, this one of {group.size} is none"
-        )
-
-    total = 0.0
-    remaining = float(size_bytes)
-    for position in reversed(range(len(group.spans))):
-        span = group.spans[position]
-        if span.fanout == 1:
-            continue
-        seconds_per_byte = _uplink_seconds_per_byte(group.spans[position:])
-        transfer = (span.fanout - 1) / span.fanout * remaining * seconds_per_byte
-        total += log2(span.fanout) * span.level.link.latency_s + transfer
-        remaining /= span.fanout
-
-    return total
-
-
-def can_halve(group: Group) -> bool:
-    """Whether recursive halving is possible: regular, on switches, all fanouts powers of two."""
-    switched = all(span.level.kind == "switch" for span in group.spans)
-    return (
-        group.regular
-        and switched
-        and all(span.fanout & (span.fanout - 1) == 0 for span in group.spans)
-    )
-
-
 def pairwise_all_to_all_time_s(size_bytes: float, group: Group) -> float:
     """Time of an all-to-all in which each member sends S / n to every other member.
 

@@ -49,7 +49,7 @@ JAX_ROOMS = {
 # room -> the rooms that it may import. A room is a folder or a module right under autopar/, or all of cost_models;
 # "autopar" is autopar/__init__.py. A new room needs a row here.
 _INNER = (
-    "core errors config cost_models ops redistribute backends solve memory cost passes search trace emit inspect "
+    "core errors cost_models ops redistribute backends solve memory cost passes search trace emit inspect "
     "operators discover microbatch _compat _jit _mesh _payload calibration"
 )
 # the job around a step
@@ -62,8 +62,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
         "_compat": "",
         "_jit": "",
         "_mesh": "_compat",
-        "_payload": "core errors",
-        "config": "core errors cost_models",
+        "_payload": "",
         "core": "errors",
         "ops": "core errors",
         "redistribute": "core errors _jit",
@@ -74,19 +73,19 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
         "passes": "core errors ops redistribute memory cost cost_models",
         "search": "core errors ops redistribute backends solve memory cost passes",
         "trace": "core errors _compat _mesh _payload",
-        "operators": "core errors ops _compat _mesh _payload",
+        "operators": "errors ops _compat _mesh _payload",
         "discover": "core errors ops _compat _mesh _payload",
-        "calibration": "core errors cost_models _compat",
+        "calibration": "errors cost_models _compat",
         "emit": "core errors backends _compat _mesh _payload",
         "microbatch": "core errors ops passes search trace emit _compat _mesh",
-        "inspect": "core errors backends emit _compat",
+        "inspect": "core errors emit",
         "report": _INNER,
         "api": f"{_INNER} report",
         "distributed": "errors emit _compat",
-        "data": "core errors emit api distributed _compat",
-        "checkpoint": "core errors emit api distributed data _compat",
-        "parameter_server": "core errors emit api distributed _compat",
-        "trainer": "core errors emit api report distributed data checkpoint _compat",
+        "data": "errors emit api _compat",
+        "checkpoint": "errors emit api _compat",
+        "parameter_server": "core errors emit api _compat",
+        "trainer": "core errors emit api checkpoint _compat",
         "autopar": f"{_INNER} report api {_JOB}",
         "demo": f"{_INNER} report api autopar",
         "commands": "errors cost_models _compat api",

@@ -119,7 +119,7 @@ def call_signature(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     static_argnums: int | Sequence[int],
-    keeps: bool = False,
+    keeps: bool,
 ) -> Signature:
     """The signature of a call with these arguments, of a function that `keeps` arrays where they lie, or does not.
 

@@ -263,7 +263,7 @@ class Plan(Figures):
 
     def told_rivals(
         self,
-        compare: bool | None = None,
+        compare: bool | None,
         details: Collection[Detail] = (),
         layouts: Mapping[str, Sequence[Constraint]] | None = None,
     ) -> tuple[RivalRow, ...]:

@@ -215,7 +215,7 @@ class Dispatch:
     makes, or finds by the whole signature, one for calls that fit none. It `tells` the user of arrays that are moved.
     """
 
-    def __init__(self, name: str, settings: Settings, find: Find, *, tells: bool = True) -> None:
+    def __init__(self, name: str, settings: Settings, find: Find, *, tells: bool) -> None:
         self._name = name
         self._static_argnums = settings.static_argnums
         self._keeps = settings.shardings == "keep"

@@ -122,7 +122,7 @@ def _longer_s(long_s: float, short_s: float, otherwise: str) -> float:
     return long_s - short_s
 
 
-def sorted_devices(devices: Sequence[Any] | None = None) -> tuple[Any, ...]:
+def sorted_devices(devices: Sequence[Any] | None) -> tuple[Any, ...]:
     """The devices of all processes, those of one process together."""
     given: Sequence[Any] = untyped_jax.devices() if devices is None else devices
     return tuple(sorted(given, key=lambda device: (device.process_index, device.id)))

@@ -22,7 +22,7 @@ def write_manifest(directory: Path) -> None:
     (directory / MANIFEST).write_text(json.dumps(files, indent=0, sort_keys=True), encoding="utf-8")
 
 
-def damage_in(directory: Path, part: int = 0, parts: int = 1) -> str:
+def damage_in(directory: Path, part: int, parts: int) -> str:
     """What is wrong with the checkpoint in `directory`; "" if nothing is.
 
     Of its files each of `parts` processes looks into its own `part`.

@@ -282,9 +282,7 @@ class Builder(Usages):
             self._matrices[key] = twice(edge.matrix)
         return Edge(edge.u, edge.v, self._matrices[key])
 
-    def _aliased(
-        self, cost: Matrix, made: Column, candidates: Column, apart: bool = False
-    ) -> Matrix:
+    def _aliased(self, cost: Matrix, made: Column, candidates: Column, apart: bool) -> Matrix:
         """`cost` behind the columns of aliases: 0 where a copy may be its source itself, forbidden elsewhere.
 
         With `apart` what may be an alias may not be anything else.

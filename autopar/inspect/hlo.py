@@ -1,10 +1,9 @@
 """The collectives and the memory of what XLA compiled: a compiled program in, plain records out.
 
 XLA rewrites what was emitted. To see the program as it was emitted, compile it with `compile_unmerged`, which turns
-off the passes in `UNMERGED_PASSES` for that one compilation (`UNMERGED_FLAGS` in the environment variable XLA_FLAGS
-does the same for a whole process, if it is set before JAX first uses a device).
+off the passes in `UNMERGED_PASSES` for that one compilation.
 
-What XLA does to collectives on CPU (jax 0.10.2), and the pass that does it. Turned off by these flags:
+What XLA does to collectives on CPU (jax 0.10.2), and the pass that does it. Turned off by `compile_unmerged`:
 
 - cpu-all-reduce-combiner: independent all-reduces over the same groups become one of several operands, at any size.
 - cse: two equal collectives of one value become one, behind an optimization_barrier too.
@@ -51,7 +50,6 @@ from autopar.inspect.hlo_text import (
 HloKind = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute"]
 
 UNMERGED_PASSES = "cpu-all-reduce-combiner,cse,while-loop-invariant-code-motion"
-UNMERGED_FLAGS = f"--xla_disable_hlo_passes={UNMERGED_PASSES}"
 
 _KINDS: dict[str, HloKind] = {
     "all-reduce": "all_reduce",

@@ -92,40 +92,8 @@ class Lives:
         return np.cumsum(change[:-1])
 
 
-def account(
-    program: ShardedProgram,
-    op_cost: OpCost,
-    in_memory: Collection[int],
-    donated: Sequence[int] = (),
-    *,
-    recomputed: Collection[int] = (),
-    workspace: Workspace = no_workspace,
-    holding: Holding = AS_WRITTEN,
-) -> Account:
-    """The account of `program`; arguments as of `lives_of`.
-
-    Args:
-      program: routed (no Convert left).
-      op_cost: seconds of an operator under a strategy.
-      in_memory: ids of the tensors that reach memory.
-      donated: positions of the inputs whose memory outputs may take.
-      recomputed: ids of tensors that each reader may compute anew.
-      workspace: bytes that an operator takes while it runs.
-      holding: what the compiler holds otherwise.
-    """
-    lives = lives_of(
-        program,
-        in_memory,
-        donated,
-        recomputed=recomputed,
-        workspace=workspace,
-        holding=holding,
-    )
-    return accounted(program, op_cost, lives)
-
-
 def accounted(program: ShardedProgram, op_cost: OpCost, lives: Lives) -> Account:
-    """The account of `program`, whose values have these `lives`; `op_cost` as of `account`."""
+    """The account of `program`, whose values have these `lives`; `op_cost` has the seconds of an operator."""
     compute = 0.0
     moving = 0.0
     exchanging = 0.0
@@ -139,7 +107,7 @@ def accounted(program: ShardedProgram, op_cost: OpCost, lives: Lives) -> Account
         elif isinstance(i, Move):
             compute += program.runs(i) * i.time_s
 
-    peak, peak_at, alive, held = _peak(program, lives)
+    peak, peak_at, alive, held = _peak(lives)
     return Account(compute, moving + exchanging, peak, peak_at, alive, held)
 
 
@@ -196,7 +164,7 @@ def lives_of(
 
 
 def _peak(
-    program: ShardedProgram, lives: Lives
+    lives: Lives,
 ) -> tuple[int, int, tuple[int, ...], tuple[int, ...]]:
     """The largest sum of bytes held, where it is reached and by what; what is held while each instruction runs."""
     before = lives.fixed_bytes

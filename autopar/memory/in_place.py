@@ -14,7 +14,7 @@ def written_over(
     last: Sequence[int],
     lent: Collection[int],
     donated: Sequence[int],
-    reduces_in_place: bool = False,
+    reduces_in_place: bool,
 ) -> dict[int, int]:
     """What is written over what: an update over its first operand and a carry over what enters, where nobody reads that
     later (`last`, by value); what leaves a loop over the last round's, where that stays in the carry, else the carry.

@@ -131,7 +131,7 @@ def _reorders(op: OpNode) -> bool:
 
 
 @once_per_graph
-def other_names(graph: OpGraph, fusing: Fusing = PLAIN) -> frozenset[int]:
+def other_names(graph: OpGraph, fusing: Fusing) -> frozenset[int]:
     """The ids of tensors that are others under another name, at the borders of what a user splits by hand.
 
     A result of the function is what it is made of; elsewhere what it is made of is the one that takes memory.

@@ -31,9 +31,7 @@ def steps_from(
     )
 
 
-def moves_from(
-    placement: Placement, mesh: DeviceMesh, kinds: Collection[Kind] = ("sum",)
-) -> Iterator[Step]:
+def moves_from(placement: Placement, mesh: DeviceMesh, kinds: Collection[Kind]) -> Iterator[Step]:
     """The steps from `placement` whatever the tensor's shape: `steps_from` before the test of divisibility.
 
     | kind | variants |

@@ -22,7 +22,7 @@ def to_json(
 
 
 def as_data(
-    report: Report, rivals: Sequence[RivalRow] = (), front: Sequence[FrontPoint] = ()
+    report: Report, rivals: Sequence[RivalRow], front: Sequence[FrontPoint]
 ) -> dict[str, Any]:
     """`report` as plain values: every row, in base units (seconds, bytes), placements as text and as data.
 

@@ -93,7 +93,7 @@ class _Reading:
         stages = self._graph.stages
         counts = {op.ins[p].shape[d] for p, d in shared if p < len(op.ins)}
         if stages is not None and stages.count in counts:
-            by_label |= {"stage": by_label["expert"], "expert": ()}
+            by_label["expert"] = ()  # it is stages that these axes split
         name = self._graph.inputs[self._known[weights[0].id]].name if weights else ""
         return Product(flops, name, **by_label)
 

@@ -30,7 +30,7 @@ class Product:
 
     `weight` is the path of the input that one of its operands is, "" if none is; `flops` its operations in a step.
     `tensor` are the axes that split what is neither batch nor sequence; `expert` those that split what weights and
-    activations have one each of, `stage` the same where these are pipeline stages.
+    activations have one each of.
     """
 
     flops: float
@@ -39,7 +39,6 @@ class Product:
     sequence: Axes = ()
     tensor: Axes = ()
     expert: Axes = ()
-    stage: Axes = ()
 
 
 @dataclass(frozen=True)

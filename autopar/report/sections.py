@@ -108,7 +108,7 @@ def operator_section(
     title: str,
     groups: Sequence[OperatorGroup],
     compute_time_s: float,
-    unpriced: Collection[str] = (),
+    unpriced: Collection[str],
     least_share: float = 0.01,
 ) -> Section:
     """Contractions and whatever takes `least_share` of `compute_time_s`, a row each; the others in one row.

@@ -248,8 +248,8 @@ def summarise(
     function: str,
     cluster: str,
     memory_limit_bytes: int | None,
-    found_rules: tuple[str, ...] = (),
-    priced_for: Cluster | None = None,
+    found_rules: tuple[str, ...],
+    priced_for: Cluster | None,
 ) -> Report:
     """The Report of `planned`; `function` and `cluster` are names to show, `found_rules` as in Report.
 

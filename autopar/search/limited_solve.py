@@ -8,9 +8,10 @@ from functools import cached_property, partial
 from math import inf
 
 from autopar.backends.known import backend_of
+from autopar.core.dataflow import Dataflow
 from autopar.core.graph import OpGraph
 from autopar.core.placement import StepKind
-from autopar.core.plan import Plan
+from autopar.core.plan import Plan, Stage
 from autopar.core.program import ShardedProgram
 from autopar.cost.assemble import least_bytes, placement_choice
 from autopar.cost.exchange_costs import exchange_cost
@@ -19,6 +20,7 @@ from autopar.memory.account import Account, Lives, accounted, lives_of
 from autopar.memory.lent import bytes_if_lent
 from autopar.ops.fusion import in_memory, recomputed
 from autopar.passes.pipeline import build_program
+from autopar.redistribute.route import Router
 from autopar.search.batch_rows import with_rows_split
 from autopar.search.constraints.restriction import Restriction, each_alone
 from autopar.search.explain_infeasible import Moments, blame
@@ -89,7 +91,7 @@ class LimitedSolve:
             self._solved[limit_bytes] = replace(planned, problem=problem)
         return self._solved[limit_bytes]
 
-    def solved_freely(self, options: SolveOptions | None = None, below: float = inf) -> Solution:
+    def solved_freely(self, options: SolveOptions | None, below: float) -> Solution:
         """The choice without a memory limit; errors as of `solve`."""
         problem = self.problem(None)
         found = self._without_limit(problem, options, below)
@@ -151,7 +153,7 @@ class LimitedSolve:
         self,
         problem: Problem,
         warm: Solution | None,
-        options: SolveOptions | None = None,
+        options: SolveOptions | None,
         below: float = inf,
     ) -> Solution:
         """By the solver, within what is left of the time; what ended it early is noted."""
@@ -223,15 +225,7 @@ class LimitedSolve:
         stage = ground.space.stage(placement_choice(ground.space, solution.choice))
         pricing = ground.pricing(self.step_kinds)
         router = ground.router(self.step_kinds)
-        program = build_program(
-            task.graph,
-            ground.flow,
-            stage,
-            router,
-            pricing.step_cost,
-            pack_price(pricing),
-            partial(exchange_cost, pricing),
-        )
+        program = program_of(task.graph, ground.flow, stage, router, pricing)
         spent = account_of(task.graph, program, pricing)
         bound = solution.lower_bound
         plan = Plan(
@@ -294,6 +288,16 @@ class LimitedSolve:
         return [
             str(c) if c in own else f"{c} (of mode {mode!r})" for c in self.task.all_constraints
         ]
+
+
+def program_of(
+    graph: OpGraph, flow: Dataflow, stage: Stage, router: Router, pricing: Pricing
+) -> ShardedProgram:
+    """The program of `stage` as it runs, at what `pricing` says of steps, buckets and exchanges."""
+    exchange = partial(exchange_cost, pricing)
+    return build_program(
+        graph, flow, stage, router, pricing.step_cost, pack_price(pricing), exchange
+    )
 
 
 def account_of(graph: OpGraph, program: ShardedProgram, pricing: Pricing) -> Account:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from math import inf
 
 import numpy as np
@@ -33,13 +32,11 @@ from autopar.cost.assemble_recompute import (
     least_bytes_recomputed,
 )
 from autopar.cost.cached_pricing import Remembered
-from autopar.cost.exchange_costs import exchange_cost
-from autopar.cost.pricing import pack_price, restricted
+from autopar.cost.pricing import restricted
 from autopar.errors import NoFeasiblePlan, Unsolved
-from autopar.passes.pipeline import build_program
 from autopar.search.best_bound_first import RaceResult, reaches
 from autopar.search.constraints.restriction import Restriction, each_alone, restriction
-from autopar.search.limited_solve import FEW_ENTRIES, LimitedSolve, account_of
+from autopar.search.limited_solve import FEW_ENTRIES, LimitedSolve, account_of, program_of
 from autopar.search.memory_limit import bounded_within, plan_within
 from autopar.search.mesh_context import MeshContext
 from autopar.search.mesh_search import Found, MeshSearch
@@ -425,15 +422,7 @@ class RecomputeSolve(LimitedSolve):
             Remembered(task.make_pricing(final.graph, mesh), final.graph), self.step_kinds
         )
         router = self.ground.router(self.step_kinds)
-        program = build_program(
-            final.graph,
-            dataflow(final.graph),
-            stage,
-            router,
-            pricing.step_cost,
-            pack_price(pricing),
-            partial(exchange_cost, pricing),
-        )
+        program = program_of(final.graph, dataflow(final.graph), stage, router, pricing)
         plan = Plan(
             (stage,),
             solution.objective,

@@ -18,7 +18,7 @@ from autopar.cost.cached_pricing import Remembered
 from autopar.cost.exchange_costs import exchange_cost
 from autopar.cost.pricing import pack_price, restricted
 from autopar.errors import AutoparError, PlanFileError
-from autopar.passes.pipeline import build_program, program_states, write_dump
+from autopar.passes.pipeline import program_states, write_dump
 from autopar.search.batch_rows import within_limit_with_rows_split
 from autopar.search.best_bound_first import TIE, Entrant, RaceResult, race, reaches
 from autopar.search.constraints.narrowing import axes_of
@@ -26,7 +26,7 @@ from autopar.search.constraints.records import show, step_kinds_of
 from autopar.search.constraints.restriction import can_name, holds
 from autopar.search.double_buffering import check_stated
 from autopar.search.explain_infeasible import explained, refusal
-from autopar.search.limited_solve import WORTH, account_of
+from autopar.search.limited_solve import WORTH, account_of, program_of
 from autopar.search.mesh_context import MeshContext
 from autopar.search.mesh_search import MeshSearch
 from autopar.search.mesh_shapes import promise, refines
@@ -90,7 +90,10 @@ def find_on(
     unlimited: Planned | None = None,
     near: Planned | None = None,
 ) -> Planned:
-    """As `search`, on grounds that are there already; `unlimited` and `near` as for `on_ground`, on a single one."""
+    """As `search`, on grounds that are there already.
+
+    `unlimited` is the best plan without a memory limit, if it is known; `near` as for `on_ground`, on a single one.
+    """
     return find_at([MeshSearch(task, ground, unlimited, near) for ground in grounds])
 
 
@@ -320,15 +323,9 @@ class SearchOutcome:
     misfit: AutoparError | None = None
 
 
-def on_ground(
-    task: Task, ground: MeshContext, unlimited: Planned | None = None, near: Planned | None = None
-) -> SearchOutcome:
-    """What comes of one mesh.
-
-    `unlimited` is the best plan without a memory limit, if it is known; `near` another plan on the same candidates,
-    from which the solver may start.
-    """
-    finish, _ = _raced([MeshSearch(task, ground, unlimited, near)])
+def on_ground(task: Task, ground: MeshContext, near: Planned | None = None) -> SearchOutcome:
+    """What comes of one mesh; `near` is another plan on the same candidates, from which the solver may start."""
+    finish, _ = _raced([MeshSearch(task, ground, near=near)])
     return SearchOutcome(
         finish.found, finish.bounds[0], finish.misfits[0] if finish.misfits else None
     )
@@ -407,15 +404,7 @@ def _restored(task: Task, plan: Plan) -> Planned:
             Remembered(task.make_pricing(graph, plan.stage.mesh), graph), plan.step_kinds
         )
 
-    program = build_program(
-        graph,
-        dataflow(graph),
-        plan.stage,
-        router,
-        pricing.step_cost,
-        pack_price(pricing),
-        partial(exchange_cost, pricing),
-    )
+    program = program_of(graph, dataflow(graph), plan.stage, router, pricing)
     check_stated(program, plan.double_buffered or ())
     spent = account_of(graph, program, pricing)
     return Planned(

@@ -121,9 +121,9 @@ class Capture:
 def capture(
     fn: Callable[..., Any],
     args: tuple[Any, ...],
-    kwargs: dict[str, Any] | None = None,
+    kwargs: dict[str, Any] | None,
     *,
-    static_argnums: int | Sequence[int] = (),
+    static_argnums: int | Sequence[int],
 ) -> Capture:
     """What JAX traces of `fn(*args, **kwargs)`; arguments and errors as of `trace`."""
     arguments = read_arguments(fn, args, dict(kwargs or {}), static_argnums)

@@ -43,7 +43,7 @@ class Results:
 
 
 def find_carry(
-    carry: Carry, arguments: Arguments, results: Results, donated: Collection[int | str] = ()
+    carry: Carry, arguments: Arguments, results: Results, donated: Collection[int | str]
 ) -> Pairs:
     """Pairs (output position, input position), sorted by output.
 

@@ -5,7 +5,7 @@ See `core.regions` for what stands where. Constants of a body are read from outs
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from autopar.trace.walk import Walker
 
 Tensors = Sequence[TensorInfo]
+Run = Callable[..., list[Any]]
 lax = untyped_jax.lax
 make_jaxpr = untyped_jax.make_jaxpr
 
@@ -144,15 +145,18 @@ def while_(walker: Walker, eqn: Any, ins: Tensors, place: Surroundings) -> list[
     return control.each("carry_out", results, [var.aval for var in eqn.outvars])
 
 
+def _test_and_body(params: Mapping[str, Any]) -> tuple[Run, Run, int, int]:
+    """The two functions of a while loop, and how many constants each takes."""
+    test, body = (_compat.function_of(params[name]) for name in ("cond_jaxpr", "body_jaxpr"))
+    return test, body, params["cond_nconsts"], params["body_nconsts"]
+
+
 def _tested_in_body(eqn: Any) -> Any:
     """A closed jaxpr of a while loop whose test makes calls, with one that only reads: it tests before and in its body.
 
     So the calls of the test have their place among the others, and their token is carried.
     """
-    params = eqn.params
-    test, body = (_compat.function_of(params[name]) for name in ("cond_jaxpr", "body_jaxpr"))
-    of_test = params["cond_nconsts"]
-    of_body = params["body_nconsts"]
+    test, body, of_test, of_body = _test_and_body(eqn.params)
 
     def loop(*operands: Any) -> Any:
         consts = operands[: of_test + of_body]
@@ -176,10 +180,7 @@ def _unbatched(eqn: Any) -> Any:
 
     It goes round as long as any element does; where one has stopped, its part of the carry stays.
     """
-    params = eqn.params
-    test, body = (_compat.function_of(params[name]) for name in ("cond_jaxpr", "body_jaxpr"))
-    of_test = params["cond_nconsts"]
-    of_body = params["body_nconsts"]
+    test, body, of_test, of_body = _test_and_body(eqn.params)
 
     def loop(*operands: Any) -> Any:
         consts = operands[: of_test + of_body]

@@ -26,7 +26,7 @@ _BACKWARD = "custom_vjp"
 """Part of the names of JAX's functions that a backward pass of the user's own is called from."""
 
 
-def pinned_params(eqn: Any, written: bool = True) -> dict[str, Any] | None:
+def pinned_params(eqn: Any, written: bool) -> dict[str, Any] | None:
     """What a pinned operator says of placements; None where it says nothing, as a constraint to a single device.
 
     `axes` are the user's mesh axes (name, size), () where none is named and any mesh will do; `ins` and `outs` for

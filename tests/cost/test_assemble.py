@@ -28,7 +28,6 @@ from autopar.core.space import Space
 from autopar.cost.assemble import Builder, assemble, placement_choice
 from autopar.cost.buckets import router_of, waiting
 from autopar.cost.pricing import Pricing, Roofline, arrival_cost, cost_of
-from autopar.memory.account import account
 from autopar.memory.variables import Caches
 from autopar.ops.fusion import materialised, recomputed
 from autopar.ops.traits import is_fusible
@@ -45,6 +44,7 @@ from tests import small_models
 from tests.api.test_host_memory import offloaded, structs
 from tests.equivalence.draw import local_plan, uniform_plan
 from tests.equivalence.loops import LOOPS, loop_case
+from tests.passes.build import account
 from tests.rounds import Event, Held, events, made_by, positions_held
 
 MESH = DeviceMesh.of({"x": 2, "y": 4})

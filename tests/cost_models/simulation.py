@@ -148,27 +148,6 @@ def direct_reduce_scatter(members, size):
     return [[(a, b, size / len(members)) for a in members for b in members if a != b]]
 
 
-def halving_reduce_scatter(members, size):
-    """log2 n rounds: exchange half of what is left with the member whose number differs in one bit, highest first."""
-    n = len(members)
-    assert n & (n - 1) == 0
-    has = [{b: {i} for b in range(n)} for i in range(n)]
-    schedule, bit, left = [], n // 2, size
-    while bit:
-        left /= 2
-        sent = [(i, i ^ bit, [b for b in has[i] if (b ^ i) & bit]) for i in range(n)]
-        moved = [(j, {b: has[i][b] for b in blocks}) for i, j, blocks in sent]
-        for i, _, blocks in sent:
-            has[i] = {b: v for b, v in has[i].items() if b not in blocks}
-        for j, values in moved:
-            has[j] = {b: v | values[b] for b, v in has[j].items()}
-        assert all(len(blocks) * size / n == left for _, _, blocks in sent)
-        schedule.append([(members[i], members[j], left) for i, j, _ in sent])
-        bit //= 2
-    assert all(list(has[i].items()) == [(i, set(range(n)))] for i in range(n))
-    return schedule
-
-
 def binomial_broadcast(members, size, parts=1):
     """ceil(log2 n) rounds: the farthest half first; with parts = n each message is what the half beyond needs."""
     n, has, schedule = len(members), {0}, []

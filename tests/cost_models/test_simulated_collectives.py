@@ -14,9 +14,7 @@ from cost_models import Level, Link, Topology, collective_time_s, group, link_gr
 from cost_models.algorithms import (
     binomial_scatter_time_s,
     bruck_all_to_all_time_s,
-    can_halve,
     chain_broadcast_time_s,
-    halving_reduce_scatter_time_s,
     hierarchical_reduce_scatter_time_s,
     multi_axis_reduce_scatter_time_s,
     pairwise_all_to_all_time_s,
@@ -33,7 +31,6 @@ from tests.cost_models.simulation import (
     bruck_all_to_all,
     chain_broadcast,
     direct_reduce_scatter,
-    halving_reduce_scatter,
     least_seconds,
     ring_reduce_scatter,
     seconds,
@@ -188,20 +185,6 @@ def test_on_a_full_level_a_ring_is_as_fast_as_sending_straight():
     pair = group(TOPOLOGIES["full"], (2, 2), (1,))
     # one of the four links
     assert ring_reduce_scatter_time_s(SIZE, pair) == pytest.approx(SIZE / 2 / 5e9)
-
-
-def test_halving_is_what_its_messages_take():
-    halved = 0
-    for links, got, groups in each(SWITCHED):
-        if can_halve(got):
-            halved += 1
-            schedule = by_level(
-                links.topology, groups, SIZE, lambda _, __, *peers: halving_reduce_scatter(*peers)
-            )
-            assert halving_reduce_scatter_time_s(SIZE, got) == pytest.approx(
-                seconds(links, schedule)
-            ), groups
-    assert halved > 20
 
 
 def test_all_axes_at_once_are_what_their_messages_take():

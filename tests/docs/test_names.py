@@ -95,6 +95,23 @@ def test_every_proof_step_is_explained() -> None:
     ] == []
 
 
+def test_every_switch_of_the_solver_has_a_row_and_no_other_has() -> None:
+    text = (DOCS / "design" / "solver.md").read_text(encoding="utf-8")
+    switches = set(autopar.SolveOptions().switches)
+    rooms = "|".join({switch.partition(".")[0] for switch in switches})
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    shown = set(re.findall(rf"`((?:{rooms})\.\w+)`", "\n".join(rows)))
+    assert (switches - shown, shown - switches) == (set(), set())
+
+
+def test_every_package_has_a_row_in_the_architecture() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    rows = " ".join(line.split("|")[1] for line in text.splitlines() if line.startswith("|"))
+    packages = [path.parent.name for path in (ROOT / "autopar").glob("*/__init__.py")]
+    assert packages
+    assert [name for name in packages if not re.search(rf"`(autopar/)?{name}`", rows)] == []
+
+
 def test_every_public_name_is_in_the_reference() -> None:
     text = (DOCS / "reference" / "api.md").read_text(encoding="utf-8")
     shown = set(re.findall(r"^::: autopar\.(\w+)", text, re.MULTILINE))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from autopar.core.placement import Placement
 from autopar.core.program import Compute, Instruction, Move, Role, ShardedProgram, Value
 from autopar.core.regions import Region
 from autopar.core.strategy import Strategy
+from autopar.memory.account import Account, OpCost, accounted, lives_of
 
 MESH = DeviceMesh.of({"x": 2, "y": 4})
 WHOLE = Placement(((),))
@@ -23,6 +24,17 @@ SPLIT = Placement((("x",),))
 def price(kind: str, axes: tuple[str, ...], size_bytes: int) -> float:
     """Latency for each axis, and bytes."""
     return 0.0 if kind in ("slice", "mask") else 1e-6 * len(axes) + size_bytes * 1e-9
+
+
+def account(
+    program: ShardedProgram,
+    op_cost: OpCost,
+    in_memory: Collection[int],
+    donated: Sequence[int] = (),
+    **held: Any,
+) -> Account:
+    """The account of `program`; arguments as of `lives_of`."""
+    return accounted(program, op_cost, lives_of(program, in_memory, donated, **held))
 
 
 class Builder:

@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 
 from autopar.core.placement import Placement
 from autopar.core.program import Compute, Instruction, Move, ShardedProgram
-from autopar.memory.account import account
 from autopar.ops.traits import is_fusible
 from autopar.passes.fuse_collectives import FuseCollectives
-from tests.passes.build import SPLIT, WHOLE, Builder, price, programs
+from tests.passes.build import SPLIT, WHOLE, Builder, account, price, programs
 
 PARTIAL = Placement(((),), ("x",))
 

@@ -14,7 +14,6 @@ import pytest
 from autopar.core.mesh import DeviceMesh
 from autopar.core.program import Compute, Move, ShardedProgram
 from autopar.core.regions import BOUNDARY
-from autopar.memory.account import account
 from autopar.ops.exchanged import lengthening, message_bytes
 from autopar.ops.fusion import materialised
 from autopar.passes.pipeline import build_program
@@ -22,7 +21,7 @@ from autopar.redistribute.route import Router
 from tests.equivalence.cases import Case
 from tests.equivalence.draw import local_plan, uniform_plan
 from tests.equivalence.loops import LOOPS, loop_case
-from tests.passes.build import price
+from tests.passes.build import account, price
 from tests.passes.test_account import in_registers, needs_a_copy
 from tests.rounds import Event, events, made_by, positions_held
 

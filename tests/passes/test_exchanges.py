@@ -23,7 +23,6 @@ from autopar.core.strategy import MIRROR, NEXT, PREVIOUS, Exchange, Strategy
 from autopar.cost.alpa import alpa_pricing
 from autopar.cost.pricing import Roofline, cost_of, restricted
 from autopar.errors import ProgramError
-from autopar.memory.account import account
 from autopar.ops.rules import rule_of
 from autopar.ops.rules.enumerate import enumerate_strategies
 from autopar.passes.pipeline import program_states
@@ -33,7 +32,7 @@ from autopar.search.space import build_space
 from autopar.trace import trace
 from cost_models import load_cluster
 from tests.cases.mindspore_pricing import MindSpore
-from tests.passes.build import MESH, price
+from tests.passes.build import MESH, account, price
 
 
 @cache

@@ -5,11 +5,11 @@ from __future__ import annotations
 from autopar.core.graph import TensorInfo
 from autopar.core.placement import Placement
 from autopar.core.program import ShardedProgram
-from autopar.memory.account import account, lives_of
+from autopar.memory.account import lives_of
 from autopar.memory.lent import bytes_if_lent
 from autopar.memory.scheduled import until_late
 from autopar.ops.holding import AS_WRITTEN, Holding
-from tests.passes.build import SPLIT, WHOLE, Builder
+from tests.passes.build import SPLIT, WHOLE, Builder, account
 
 PARTIAL = Placement(((),), ("x",))
 

@@ -16,7 +16,7 @@ from autopar.core.placement import Placement
 from autopar.core.program import Compute, Move, ShardedProgram
 from autopar.core.regions import Region
 from autopar.core.strategy import Strategy
-from autopar.memory.account import Account, account
+from autopar.memory.account import Account
 from autopar.passes.fuse_collectives import FuseCollectives
 from autopar.passes.issue_order import in_issue_order
 from autopar.passes.pipeline import build_program
@@ -25,7 +25,7 @@ from autopar.redistribute.route import Router
 from cost_models import Overlap
 from tests.equivalence.draw import uniform_plan
 from tests.equivalence.loops import LOOPS, loop_case
-from tests.passes.build import SPLIT, WHOLE, Builder, price, programs
+from tests.passes.build import SPLIT, WHOLE, Builder, account, price, programs
 
 PARTIAL = Placement(((),), ("x",))
 CAST = "convert_element_type"

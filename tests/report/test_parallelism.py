@@ -114,7 +114,7 @@ def test_context_and_expert_parallelism() -> None:
 
 
 def test_pipeline_stages() -> None:
-    made = facts(*products(batch=("y",), stage=("x",)), stages=Stages(4, 16))
+    made = facts(*products(batch=("y",)), stages=Stages(4, 16))
     expected = "batch over 16: data parallel, 4 pipeline stages of 16 micro-batches"
     assert said(made) == expected
 

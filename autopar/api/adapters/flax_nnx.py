@@ -194,15 +194,11 @@ def _close(returned: Returned, args: Args, kwargs: Kwargs) -> Any:
     own = held_leaves(returned.result)
     with _nnx().merge_context(_OUTER, False) as context:
         for definition, sources in known.arguments:
-            _merge(context, definition, [place[source.kind][source.number] for source in sources])
+            _merge(context, definition, sources, place)
         objects: list[Any] = []
         for (definition, sources), leaves in zip(known.results, own, strict=True):
             place["own"] = leaves.values
-            objects.append(
-                _merge(
-                    context, definition, [place[source.kind][source.number] for source in sources]
-                )
-            )
+            objects.append(_merge(context, definition, sources, place))
 
     return put_back(returned.result, iter(objects))
 
@@ -215,16 +211,12 @@ def _shapes(returned: Returned, args: Args, kwargs: Kwargs) -> Any:
     objects: list[Any] = []
     with _nnx().merge_context(None, None) as context:
         for definition, sources in known.arguments:  # to which those in the result may refer
-            _merge(context, definition, [place[source.kind][source.number] for source in sources])
+            _merge(context, definition, sources, place)
         for (definition, sources), leaves in zip(
             known.results, held_leaves(returned.result), strict=True
         ):
             place["own"] = leaves.values
-            objects.append(
-                _merge(
-                    context, definition, [place[source.kind][source.number] for source in sources]
-                )
-            )
+            objects.append(_merge(context, definition, sources, place))
 
     return put_back(returned.result, iter(objects))
 
@@ -267,7 +259,14 @@ def _type(value: Any) -> Any:
     return cast("Any", type(elements))
 
 
-def _merge(context: Any, definition: Definition, values: Sequence[Any]) -> Any:
+def _merge(
+    context: Any,
+    definition: Definition,
+    sources: Sequence[Source],
+    place: Mapping[str, Sequence[Any]],
+) -> Any:
+    """An object of the arrays that `sources` name, each by its place and its number there."""
+    values = [place[source.kind][source.number] for source in sources]
     return context.merge(definition.graph, tree.unflatten(definition.state, values))
 
 

@@ -246,7 +246,7 @@ class NodeDraft:
         self.put(Node("loop", (value,), (wide,), position))
         return wide
 
-    def narrowed(self, out: int, position: int, dtype: str) -> int:
+    def narrowed(self, out: int, dtype: str) -> int:
         """The buffer in which a kernel leaves `out`: as float32, to be converted, if it is of a 16-bit type."""
         if dtype not in NARROW:
             return out

@@ -48,7 +48,7 @@ def _ends(work: NodeDraft, position: int, value: int, out: int, dtype: str) -> t
     """What a collective reads and writes instead of `value` and `out`, where their type is widened."""
     if dtype not in WIDENED:
         return value, out
-    return work.widened(value, position, dtype), work.narrowed(out, position, dtype)
+    return work.widened(value, position, dtype), work.narrowed(out, dtype)
 
 
 def _all_gather(work: NodeDraft, position: int, move: Move, value: int, out: int) -> None:

@@ -50,7 +50,7 @@ def _dot_general(
 
     (out,) = compute.outs
     dtype = compute.op.outs[0].dtype
-    made = work.narrowed(out, position, dtype)
+    made = work.narrowed(out, dtype)
     is_one = is_merged or all(len(side) == 1 for side in summed)
     is_plain = is_one and not any(batch) and contracted_first(compute.op) == (True, True)
     operands = operands[::-1] if out in work.turned else operands
@@ -77,7 +77,7 @@ def _convolution(
     operands = [work.ordered(value, order, shape, position) for value, order, shape in wanted]
     (out,) = compute.outs
     dtype = compute.op.outs[0].dtype
-    made = work.narrowed(out, position, dtype)
+    made = work.narrowed(out, dtype)
     is_view = lies_as(_channels_last(numbers["out_spec"]), work.local_shape(out))
     turned = made if is_view else work.made(work.sizes[made])
     work.kernel(position, operands, (turned,), (), beside)
@@ -124,7 +124,7 @@ def _select_and_scatter(
     dtype = compute.op.outs[0].dtype
     source, operand, *onto = (work.widened(value, position, dtype) for value in ins)
     shape = work.local_shape(compute.ins[1])
-    made = work.narrowed(compute.outs[0], position, dtype)
+    made = work.narrowed(compute.outs[0], dtype)
     count = prod(shape)
     wide = prod(work.local_shape(compute.ins[0]))
     places = [

@@ -252,8 +252,7 @@ class Unfolding(NodeDraft):
             self.widened(v, position, tensor.dtype) for v, tensor in zip(ins, op.ins, strict=True)
         )
         made = tuple(
-            self.narrowed(v, position, tensor.dtype)
-            for v, tensor in zip(outs, op.outs, strict=True)
+            self.narrowed(v, tensor.dtype) for v, tensor in zip(outs, op.outs, strict=True)
         )
         over = ins if op.kind in _OVER_ALL else ins[:1] if op.kind.startswith(_OVER_FIRST) else ()
         inplace = op.kind.startswith(_OVER_FIRST)

@@ -100,10 +100,10 @@ def pairs_fixed_in_place(problem: Problem, upper: float) -> Reduction:
     return Reduction(left, 0.0, lambda choice: choice, (Bar(bars, FREE),))
 
 
-def sampled(certificate: Certificate, most: int = _SAMPLE) -> tuple[Floats, float]:
+def sampled(certificate: Certificate) -> tuple[Floats, float]:
     """What pairs of strategies cost above the bound, at least, of some of the edges; how many pairs each stands for."""
     total = sum(edge.matrix.size for edge in certificate.problem.edges)
-    stride = max(1, total // most)
+    stride = max(1, total // _SAMPLE)
     values: list[Floats] = []
     for e in range(0, len(certificate.messages), stride):
         edge = certificate.problem.edges[e]

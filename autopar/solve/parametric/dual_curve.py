@@ -127,6 +127,7 @@ class DualCurve:
         self.dual.is_accelerated = options.trws.acceleration
         self._weights, self._use = np.zeros(self.rows.count), np.zeros(self.rows.count)
         self._seen = np.zeros(len(self.dual.flat.cost), dtype=bool)
+        self._most = 0.0  # the peak of what is decoded without prices
         self._lines: list[Line] = []
         self._rising = 1  # lines while prices rose, and the first
         self._pareto = Pareto()
@@ -143,13 +144,12 @@ class DualCurve:
 
     def prove(self) -> None:
         """Proves bounds for all limits; meets the choices that are decoded on the way."""
-        most = float(self._use.max(initial=0.0))
-        scale = abs(self._lines[0].state.bound + self.reduction.offset) or 1.0
-        if not most:
+        if not self._most:
             return
-        highest = self._climb(scale / most)
+        scale = self._scale
+        highest = self._climb(scale / self._most)
         self._rising = len(self._lines)
-        self._sink(highest, most)
+        self._sink(highest, self._most)
         if self.options.parametric.filling:
             self._fill(scale)
 
@@ -169,8 +169,7 @@ class DualCurve:
 
         It costs at most what all nodes and edges do at their dearest; what a line proves beyond that is memory.
         """
-        lines = [line for line in self._lines if line.slope > 0]
-        return max((self._least_of(line) for line in lines), default=0.0)
+        return max(map(self._least_of, self._priced()), default=0.0)
 
     def _least_of(self, line: Line) -> float:
         return (line.proven(0.0) + self.reduction.offset - self._dearest) / line.slope
@@ -216,6 +215,7 @@ class DualCurve:
         self._settle()
         self._note()
         self._use = self._decoded()
+        self._most = float(self._use.max(initial=0.0))
 
     def _settle(self) -> None:
         """Sweeps until the bound without prices hardly rises any more: all lines go on from its messages."""
@@ -281,16 +281,24 @@ class DualCurve:
         """How many lines may be kept: each has all messages."""
         return min(_MOST_LINES, _MOST_NUMBERS // max(1, self.dual.flat.size))
 
+    @property
+    def _scale(self) -> float:
+        """What is proven without prices."""
+        return abs(self._lines[0].state.bound + self.reduction.offset) or 1.0
+
+    def _priced(self) -> list[Line]:
+        """The lines that have prices, the highest first."""
+        return sorted(
+            (line for line in self._lines if line.slope > 0), key=lambda line: -line.slope
+        )
+
     def _corners(self) -> list[tuple[float, float, Line]]:
         """For lines next to each other: how far below the chord they meet, its slope, and one of the two.
 
         The chord is that between the middles of both.
         """
-        lines = sorted(
-            (line for line in self._lines if line.slope > 0), key=lambda line: -line.slope
-        )
         found: list[tuple[float, float, Line]] = []
-        for steep, flat in pairwise(lines):
+        for steep, flat in pairwise(self._priced()):
             wide = flat.middle - steep.middle
             if wide > 0 and steep.slope > _APART * flat.slope:
                 price = (steep.at(steep.middle) - flat.at(flat.middle)) / wide

@@ -8,14 +8,11 @@ from low ones. Of what was decoded on the way, choices about the limit are made 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import pairwise
 
 import numpy as np
 
-from autopar.solve.parametric.dual_curve import DualCurve, Line
-from autopar.solve.problem.options import SolveOptions
-from autopar.solve.problem.problem import Problem
+from autopar.solve.parametric.dual_curve import DualCurve
 
 # of the sum of prices at which memory costs as much as all else: where prices begin
 _FIRST = 1 / 256
@@ -40,19 +37,7 @@ class Focus(DualCurve):
     """Good choices of a problem, and bounds, within the memory limits that it was turned to."""
 
     passes = 12, 6  # its lines are few
-
-    def __init__(
-        self,
-        problem: Problem,
-        options: SolveOptions,
-        wanted: Callable[[], bool] = lambda: True,
-        *,
-        begins: bool = True,
-    ) -> None:
-        """Unless it `begins`, there is no line before `prove_like` was tried."""
-        self._limit = 0.0
-        super().__init__(problem, options, wanted, begins=begins)
-        self._most = float(self._use.max(initial=0.0))  # the peak of what is decoded without prices
+    _limit = 0.0
 
     def turn_to(self, limit: float) -> None:
         """Meets choices about a limit, and proves bounds."""
@@ -95,7 +80,6 @@ class Focus(DualCurve):
 
         self._weights = np.zeros(self.rows.count)
         self._begin()
-        self._most = float(self._use.max(initial=0.0))
         return False
 
     def mix(self, limit: float) -> None:
@@ -120,12 +104,6 @@ class Focus(DualCurve):
         super()._note()
         if len(self._lines) > max(_FEWEST, self._room):
             self._lines.remove(min(self._lines[1:-1], key=lambda line: line.at(self._limit)))
-
-    def _priced(self) -> list[Line]:
-        """The lines that have prices, the highest first."""
-        return sorted(
-            (line for line in self._lines if line.slope > 0), key=lambda line: -line.slope
-        )
 
     def _is_above(self, limit: float) -> bool:
         """Whether none of the choices decoded at prices are as small."""
@@ -167,9 +145,7 @@ class Focus(DualCurve):
     @property
     def _first(self) -> float:
         """The sum of prices to begin with: messages follow small steps, and lose their way where prices jump."""
-        return (
-            _FIRST * (abs(self._lines[0].state.bound + self.reduction.offset) or 1.0) / self._most
-        )
+        return _FIRST * self._scale / self._most
 
     def _halve(self, limit: float) -> None:
         """Prices between those at which choices exceed the limit and those at which they do not."""

@@ -323,7 +323,7 @@ def few_of(
     whole: Ascent,
     ascent_of: Callable[[Problem], Ascent],
     search: Callable[[Ascent], Answer],
-    fewer: Few | None = None,
+    fewer: Few | None,
 ) -> Few | None:
     """Few of the equal layers, searched; about twice as many as `fewer` has. None if too little repeats."""
     more = 0 if fewer is None else 2 * fewer.more + _MORE_LAYERS

@@ -27,8 +27,17 @@ from autopar.solve.elimination.bucket_elimination import (
 )
 from autopar.solve.fixing.reduced_cost_fixing import pairs_fixed, sampled, window_of
 from autopar.solve.pipeline.branch_and_bound import Branches
-from autopar.solve.pipeline.stage import MAX_DEPTH, Bracket, answer, is_narrow
-from autopar.solve.pipeline.stages import closed_by_messages
+from autopar.solve.pipeline.messages import ascent_of
+from autopar.solve.pipeline.stage import (
+    MAX_DEPTH,
+    Bracket,
+    SolveState,
+    answer,
+    edge_entries,
+    is_narrow,
+    run_stages,
+)
+from autopar.solve.pipeline.stages import STAGES
 from autopar.solve.problem.incumbent import Inner, Watch
 from autopar.solve.problem.options import SolveOptions
 from autopar.solve.problem.problem import Infeasible, Problem, objective
@@ -218,22 +227,30 @@ def _inside(
 
 
 def minimise(
-    problem: Problem, options: SolveOptions, watch: Watch, upper: float = np.inf, depth: int = 0
+    problem: Problem, options: SolveOptions, watch: Watch, upper: float, depth: int = 0
 ) -> Answer:
     """The cheapest choice found: by elimination where it fits, else by messages alone where they close, else by all."""
     return _after(reduced, by_all if depth else by_messages, problem, options, watch, upper, depth)
 
 
 def by_messages(
-    problem: Problem,
-    options: SolveOptions,
-    watch: Watch,
-    upper: float,
-    depth: int = 0,
-    ascent: Ascent | None = None,
+    problem: Problem, options: SolveOptions, watch: Watch, upper: float, depth: int = 0
 ) -> Answer:
-    """The optimum where messages prove a choice that they decode, as on most training steps; else as `by_all` does."""
-    return closed_by_messages(problem, options, watch, upper, depth, by_all, ascent)
+    """The best choice that costs less than `upper`, and a bound on all that do, after all stages.
+
+    On most training steps messages prove a choice that they decode. `by_all` searches what the stages leave.
+    """
+    is_first = upper == watch.objective == math.inf
+    is_free = not problem.usages and edge_entries(problem) <= options.max_total_entries
+    ascent = ascent_of(problem, options, rough=is_free)
+    known = Bracket(Answer(None, math.inf, -math.inf), -math.inf, upper, watch)
+    return _staged(SolveState(problem, options, known, ascent, by_all, _staged, depth, is_first))
+
+
+def _staged(state: SolveState) -> Answer:
+    """What is known after all stages, as an answer."""
+    known = run_stages(STAGES, state).known
+    return known.closed() if is_closed(known.low, known.cutoff) else known.answer()
 
 
 def by_all(

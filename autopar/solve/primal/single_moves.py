@@ -14,13 +14,12 @@ from autopar.solve.problem.rows import Rows
 from autopar.solve.problem.stop import is_up
 
 _MAX_PASSES = 20  # over all nodes: the last of them move next to nothing
-_ALL = PrimalOptions()
 
 
 class SingleMoves:
     """Moves on choices of one problem."""
 
-    def __init__(self, problem: Problem, rows: Rows, options: PrimalOptions = _ALL) -> None:
+    def __init__(self, problem: Problem, rows: Rows, options: PrimalOptions) -> None:
         self.problem = problem
         self.rows = rows
         self._may_move = options.single_moves

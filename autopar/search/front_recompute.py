@@ -16,7 +16,7 @@ from autopar.search.batch_rows import within_limit_with_rows_split
 from autopar.search.equal_layers import equally
 from autopar.search.front_curve import FrontCurve, Lane, Point
 from autopar.search.mesh_search import MeshSearch
-from autopar.search.recompute import recompute_solve, with_twins
+from autopar.search.recompute_solve import recompute_solve, with_twins
 from autopar.search.search import described
 from autopar.search.task import Planned, Task
 

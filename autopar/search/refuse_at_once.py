@@ -18,7 +18,8 @@ from autopar.search.memory_loop import nothing_fits
 from autopar.search.mesh_search import MeshSearch
 from autopar.search.mesh_shapes import promise
 from autopar.search.recomputable import live_peak_bytes
-from autopar.search.recompute import may_recompute, recompute_solve, with_twins
+from autopar.search.recompute import may_recompute
+from autopar.search.recompute_solve import recompute_solve, with_twins
 from autopar.solve.problem.verifier import TOLERANCE
 
 

@@ -21,7 +21,7 @@ from autopar.cost.pricing import Roofline
 from autopar.search.mesh_context import MeshContext
 from autopar.search.mesh_search import MeshSearch
 from autopar.search.recomputable import recomputable
-from autopar.search.recompute import RecomputeSolve, recompute_solve
+from autopar.search.recompute_solve import RecomputeSolve, recompute_solve
 from autopar.search.task import Task
 from autopar.solve import Edge, Problem, Solution, SolveOptions, Usage, solve
 from autopar.solve.problem.problem import objective, peak

@@ -23,7 +23,7 @@ from autopar.cost.pricing import Roofline
 from autopar.search.mesh_context import MeshContext
 from autopar.search.mesh_search import MeshSearch
 from autopar.search.recomputable import recomputable
-from autopar.search.recompute import RecomputeSolve, recompute_solve
+from autopar.search.recompute_solve import RecomputeSolve, recompute_solve
 from autopar.search.space import build_space
 from autopar.search.task import SearchOptions, Task
 from autopar.solve import Infeasible, Problem, Solution, SolveOptions, solve

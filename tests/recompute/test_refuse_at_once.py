@@ -17,7 +17,7 @@ from autopar.search import refuse_at_once, search
 from autopar.search.mesh_search import MeshSearch
 from autopar.search.mesh_shapes import mesh_shapes, promise
 from autopar.search.recomputable import _peak_bytes, live_peak_bytes
-from autopar.search.recompute import RecomputeSolve
+from autopar.search.recompute_solve import RecomputeSolve
 from autopar.search.task import Task
 from autopar.solve.problem.rows import least_use
 from autopar.trace import trace

@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 
 from autopar.search.constraints.restriction import Restriction
-from autopar.search.recompute import padded
+from autopar.search.recompute_solve import padded
 from autopar.solve import Edge, Problem
 
 KINDS = (("a", "b"), ("b", "a", "c"), ("b", "c"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 
 from autopar.trace.draft import DraftOp
 from autopar.trace.padding.padder import Padder, Shape, Value
@@ -19,7 +20,11 @@ def _neutral(kind: str, dtype: Any) -> Value:
     if dtype.kind == "b":
         return kind in ("min", "and")
     if jnp.issubdtype(dtype, jnp.floating):
-        return float("-inf") if kind == "max" else float("inf")
+        has_infinity = np.isinf(
+            np.array(np.inf, dtype)
+        )  # numpy makes NaN of it where there is none
+        most = np.inf if has_infinity else float(jnp.finfo(dtype).max)
+        return -most if kind == "max" else most
     info = jnp.iinfo(dtype)
     return -1 if kind == "and" and info.min < 0 else int(info.min if kind == "max" else info.max)
 

@@ -19,12 +19,14 @@ def _neutral(kind: str, dtype: Any) -> Value:
         return 1
     if dtype.kind == "b":
         return kind in ("min", "and")
+
     if jnp.issubdtype(dtype, jnp.floating):
-        has_infinity = np.isinf(
-            np.array(np.inf, dtype)
-        )  # numpy makes NaN of it where there is none
-        most = np.inf if has_infinity else float(jnp.finfo(dtype).max)
+        # numpy makes NaN of an infinity where there is none
+        has_infinity = np.isinf(np.array(np.inf, dtype))
+        limits: Any = jnp.finfo(dtype)
+        most = np.inf if has_infinity else float(limits.max)
         return -most if kind == "max" else most
+
     info = jnp.iinfo(dtype)
     return -1 if kind == "and" and info.min < 0 else int(info.min if kind == "max" else info.max)
 

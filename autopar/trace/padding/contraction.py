@@ -7,6 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from autopar._compat import untyped_jax
 from autopar.trace.draft import DraftOp
 from autopar.trace.padding.padder import Padder, Shape, Value
 
@@ -23,8 +24,7 @@ def _neutral(kind: str, dtype: Any) -> Value:
     if jnp.issubdtype(dtype, jnp.floating):
         # numpy makes NaN of an infinity where there is none
         has_infinity = np.isinf(np.array(np.inf, dtype))
-        limits: Any = jnp.finfo(dtype)
-        most = np.inf if has_infinity else float(limits.max)
+        most = np.inf if has_infinity else float(untyped_jax.numpy.finfo(dtype).max)
         return -most if kind == "max" else most
 
     info = jnp.iinfo(dtype)

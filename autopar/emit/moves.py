@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import product
+from typing import Any
 
 import jax
 import numpy as np
@@ -68,9 +69,13 @@ def neutral(kind: Kind, dtype: np.dtype) -> object:
     if dtype == np.bool_:
         return np.array(kind == "min")
     if jnp.issubdtype(dtype, jnp.integer):
-        info = jnp.iinfo(dtype)
-        return np.array(info.min if kind == "max" else info.max, dtype)
-    return np.array(-np.inf if kind == "max" else np.inf, dtype)
+        limits = jnp.iinfo(dtype)
+    elif np.isinf(np.array(np.inf, dtype)):
+        return np.array(-np.inf if kind == "max" else np.inf, dtype)
+    else:
+        limits = jnp.finfo(dtype)  # a narrow type without infinities, of which numpy would make NaN
+
+    return np.array(limits.min if kind == "max" else limits.max, dtype)
 
 
 def permutation(
@@ -118,9 +123,7 @@ def _all_reduce(
     program: ShardedProgram, move: Move, values: Sequence[Array], apart_bytes: int | None
 ) -> list[Array]:
     """One all-reduce of each parcel of values."""
-    combine = {"sum": lax.psum, "max": lax.pmax, "min": lax.pmin}[
-        program.values[move.ins[0]].placement.kind
-    ]
+    combine = _COMBINE[program.values[move.ins[0]].placement.kind]
     found = list(values)
     for parcel in parcels([value.size * value.dtype.itemsize for value in values], apart_bytes):
         if len(parcel) == 1:
@@ -135,6 +138,54 @@ def _all_reduce(
             found[n] = part.reshape(value.shape)
 
     return found
+
+
+def _largest(value: Array, axes: tuple[str, ...]) -> Array:
+    """The largest of all devices' values, element by element; NaN where one of them is."""
+    return _in_order(lax.pmax, lambda limits: limits.max, value, axes)
+
+
+def _smallest(value: Array, axes: tuple[str, ...]) -> Array:
+    """The smallest of all devices' values, element by element; NaN where one of them is."""
+    return _in_order(lax.pmin, lambda limits: limits.min, value, axes)
+
+
+def _in_order(
+    combine: Callable[[Array, tuple[str, ...]], Array],
+    winner: Callable[[Any], int],
+    value: Array,
+    axes: tuple[str, ...],
+) -> Array:
+    """`combine` of `value`: of integers in the order of its numbers, of which NaN is the `winner`.
+
+    All-reduces of floating point numbers lose NaNs, in XLA for CPUs even other devices' numbers with them: they compare
+    as `<` does, those of NCCL as `fmax`. The integers have as many bytes, and the result's are a NaN where one won.
+    """
+    if not jnp.issubdtype(value.dtype, jnp.floating):
+        return combine(value, axes)
+    if (
+        value.dtype.itemsize == 1
+    ):  # of these some have one NaN alone, whose bits are not the last in order
+        wide = _in_order(combine, winner, value.astype(jnp.float32), axes)
+        return wide.astype(value.dtype)
+
+    integer = jnp.dtype(f"int{8 * value.dtype.itemsize}")
+    ordered = _reversed_below_zero(lax.bitcast_convert_type(value, integer))
+    last = jnp.asarray(winner(jnp.iinfo(integer)), integer)
+    found = combine(jnp.where(jnp.isnan(value), last, ordered), axes)
+    return lax.bitcast_convert_type(_reversed_below_zero(found), value.dtype)
+
+
+def _reversed_below_zero(bits: Array) -> Array:
+    """Integers in the order of the numbers that have such bits; its own inverse."""
+    return jnp.where(bits < 0, bits ^ jnp.iinfo(bits.dtype).max, bits)
+
+
+_COMBINE: dict[Kind, Callable[[Array, tuple[str, ...]], Array]] = {
+    "sum": lax.psum,
+    "max": _largest,
+    "min": _smallest,
+}
 
 
 def _scatter_packed(program: ShardedProgram, move: Move, values: Sequence[Array]) -> list[Array]:

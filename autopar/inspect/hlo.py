@@ -24,6 +24,9 @@ Left on, for without them other things change or nothing compiles:
 CPU does not make a reduce_scatter of an all_reduce and a slice, joins no collectives in sequence, and turns no sum of
 two all_reduces into an all_reduce of a sum.
 
+On GPU 16-bit integers run as 32-bit ones in all_reduce (all-reduce-promotion), and with them the largest and smallest
+of 16-bit floats, which are emitted as integers (`emit.moves`).
+
 On TPU a collective that runs beside computing stands in several fusions, from the one that starts it to the one that
 ends it, under one channel: it is counted once.
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from itertools import product
 from typing import Any
 
 import jax
@@ -181,12 +182,44 @@ def test_max_and_min(kind: Kind, dtype: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "dtype", ["float32", "bfloat16", "float16", "float8_e4m3fn", "float8_e4m3fnuz", "float64"]
+)
+@pytest.mark.parametrize("kind", ["max", "min"])
+def test_a_nan_of_any_device_stays(kind: Kind, dtype: str) -> None:
+    """Whichever device has it, of either sign; and signs, zeros and infinities are in their order beside it."""
+    with jax.enable_x64(dtype == "float64"):
+        element = jnp.dtype(dtype)
+        numbers = np.array([-2.0, -0.0, 0.0, 1.5, -np.inf, np.inf]).astype(element)
+        pairs = np.array(list(product(numbers, repeat=2)))
+        lone = np.tile(numbers[:1], (8, 8))
+        nan = np.array(np.nan, element)
+        for device in range(8):
+            lone[device, device] = nan if device % 2 else -nan
+
+        given = np.concatenate([np.tile(pairs.T, (4, 1)), lone], axis=1)
+        before, after = p("", unreduced="x", kind=kind), p("")
+        steps = [Step("all_reduce", ("x",), before, after)]
+        program = chain(ONE, given.shape[1:], dtype, steps)
+        devices = simulate.devices(ONE)
+        (found,) = run_locally(program, [dict(zip(devices, given, strict=True))])
+
+        expected = getattr(given.astype(np.float64), kind)(axis=0)
+        assert np.isnan(expected[-8:]).all()
+        for result in found.values():
+            assert result.dtype == element
+            np.testing.assert_array_equal(result.astype(np.float64), expected)
+
+
+@pytest.mark.parametrize(
     ("kind", "dtype", "expected"),
     [
         ("sum", "float32", 0.0),
         ("sum", "bool", False),
         ("max", "float32", -np.inf),
         ("min", "float32", np.inf),
+        ("max", "float8_e4m3fn", -448.0),
+        ("min", "float8_e4m3fn", 448.0),
+        ("max", "float8_e5m2", -np.inf),
         ("max", "int8", -128),
         ("min", "int8", 127),
         ("max", "uint8", 0),

@@ -106,6 +106,7 @@ OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
     "sum": lambda x, y: (x / y).sum(0) + (x / y).sum() + jnp.mean(x * y, 1)[0],
     "max": lambda x, y: (jnp.max(x, 0), jnp.min(x * y, 1), jnp.prod(x), jnp.argmax(y, 1), jnp.argmin(y, 0)),
     "negative": lambda x, y: (jnp.max(-jnp.abs(x), 1), jnp.min(jnp.abs(y), 0), (x > 9).any(1), (x < 9).all(0)),
+    "narrow": lambda x, y: (jnp.max(x.astype("float8_e4m3fn"), 0).astype(x.dtype), jnp.min(y.astype("float8_e4m3fn"))),
     "integers": lambda x, y: (jnp.max((-x * 9).astype(int) - 99, 0), jnp.sum(x.astype(int), 1)),
     "product": lambda x, y: (x @ y.T, x.T @ y, jnp.einsum("ij,ij->i", x, y), jnp.einsum("ij,kl->ikjl", x, y)),
     "softmax": lambda x, y: jax.nn.softmax(x) @ jax.nn.log_softmax(y, 0).T,

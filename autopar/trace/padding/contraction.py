@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 
+from autopar._compat import untyped_jax
 from autopar.trace.draft import DraftOp
 from autopar.trace.padding.padder import Padder, Shape, Value
 
@@ -18,8 +20,13 @@ def _neutral(kind: str, dtype: Any) -> Value:
         return 1
     if dtype.kind == "b":
         return kind in ("min", "and")
+
     if jnp.issubdtype(dtype, jnp.floating):
-        return float("-inf") if kind == "max" else float("inf")
+        # numpy makes NaN of an infinity where there is none
+        has_infinity = np.isinf(np.array(np.inf, dtype))
+        most = np.inf if has_infinity else float(untyped_jax.numpy.finfo(dtype).max)
+        return -most if kind == "max" else most
+
     info = jnp.iinfo(dtype)
     return -1 if kind == "and" and info.min < 0 else int(info.min if kind == "max" else info.max)
 

@@ -159,13 +159,11 @@ def _in_order(
     """`combine` of `value`: of integers in the order of its numbers, of which NaN is the `winner`.
 
     All-reduces of floating point numbers lose NaNs, in XLA for CPUs even other devices' numbers with them: they compare
-    as `<` does, those of NCCL as `fmax`. The integers have as many bytes, and the result's are a NaN where one won.
+    as `<` does. The integers have as many bytes, and the result's are a NaN where one won.
     """
     if not jnp.issubdtype(value.dtype, jnp.floating):
         return combine(value, axes)
-    if (
-        value.dtype.itemsize == 1
-    ):  # of these some have one NaN alone, whose bits are not the last in order
+    if value.dtype.itemsize == 1:  # some have one NaN alone, whose bits are not the last in order
         wide = _in_order(combine, winner, value.astype(jnp.float32), axes)
         return wide.astype(value.dtype)
 

@@ -61,7 +61,7 @@ def mlp_args() -> tuple[Any, ...]:
     """The arguments of six pairs of layers, in shape only."""
     up, down, x = (
         jax.ShapeDtypeStruct(shape, jnp.bfloat16)
-        for shape in ((1024, 4096), (4096, 1024), (2048, 1024))
+        for shape in ((1024, 4096), (4096, 1024), (8192, 1024))
     )
     return [(up, down)] * 6, x
 

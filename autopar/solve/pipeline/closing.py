@@ -224,7 +224,7 @@ CROSSOVER_ELIMINATED = SolveStage(
 FULLY_REDUCED = SolveStage(
     "all reductions",
     "presolve.dead_end_elimination",
-    lambda s: s.is_free and s.is_large and s.may_stop,  # elsewhere windows are as quick
+    lambda s: s.is_free and s.is_large and not s.is_few,  # elsewhere windows are as quick
     _fully_reduced,
 )
 FIXED_POINT = SolveStage("reduced-cost fixing", "fixing.fixed_point", lambda s: s.is_free, _fixed)

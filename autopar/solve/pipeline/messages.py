@@ -146,7 +146,9 @@ def _few_searched(few: Few, state: SolveState) -> Few:
             known=known,
             ascent=ascent,
         )
-        return state.anew(replace(alone, depth=0, is_first=False, swept=None, few=None))
+        return state.anew(
+            replace(alone, depth=0, is_first=False, is_few=True, swept=None, few=None)
+        )
 
     return few.searched(search)
 

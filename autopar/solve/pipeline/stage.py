@@ -126,6 +126,7 @@ class SolveState:
       anew: what runs all stages on another state.
       depth: of windows in windows.
       is_first: whether no choice is known of the whole problem, and any is wanted.
+      is_few: whether it is a problem of few of the periods of another, whose messages are all that is wanted.
       swept: what messages prove, once they were passed.
       few: a problem of few of the periods, if enough repeats.
     """
@@ -138,6 +139,7 @@ class SolveState:
     anew: Callable[[SolveState], Answer]
     depth: int = 0
     is_first: bool = False
+    is_few: bool = False
     swept: Certificate | None = None
     few: Few | None = None
 

@@ -50,6 +50,19 @@ def test_bounds_are_below_and_choices_above_the_optimum_of_every_limit(
             verify(within, bounded)
 
 
+def test_where_all_costs_are_nothing_what_prices_leave_by_rounding_is_nothing() -> None:
+    """The proof of 0 is a difference of prices times bytes, which is 6e-21 less."""
+    sizes = ([2.0, 0.0, 0.0], [3.0, 0.0, 0.0], [4.0, 0.0, 5.0], [5.0, 0.0, 2.0])
+    usages = tuple(Usage(0, 0, 1, np.array(size)) for size in sizes)
+    problem = Problem((np.array([0.0, np.inf, 0.0]),), (), usages, 8.0)
+    focus = focus_on(problem, 8.0)
+    for limit in range(15):
+        met = focus.best(float(limit))
+        if met is not None:
+            bounded = focus.bounded(focus.solved(met), float(limit))
+            verify(replace(problem, usage_limit=float(limit)), bounded)
+
+
 @settings(deadline=None, max_examples=100)
 @given(problems(limited=True), st.integers(0, 15))
 def test_no_choice_peaks_below_what_prices_prove(problem: Problem, limit: int) -> None:

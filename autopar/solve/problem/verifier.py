@@ -19,15 +19,16 @@ from autopar.solve.problem.problem import (
 
 TOLERANCE = 1e-9
 _SMALLEST = 1e-12  # of the largest cost
+_NOTHING = 1e-18  # where all costs are 0: what is left of prices of memory, by rounding
 
 
 def verify(problem: Problem, solution: Solution, search_work: float = 0.0) -> Proven:
     """Returns what is proven of the optimum if `solution` is feasible, and its numbers and its lower bound are right.
 
     The bound is proven anew, from the problem and the solution's witness, by code that shares nothing with the search.
-    It has to reach the solution's lower bound to 1e-9 of the objective, and 1e-12 of the largest cost. Where the result
-    names searches (`stated_by`), the bound rests on their word for what the witness leaves; `search_work` lets CP-SAT
-    search through that again (`repeated`), as in `proven`.
+    It has to reach the solution's lower bound to 1e-9 of the objective, 1e-12 of the largest cost, and 1e-18. Where the
+    result names searches (`stated_by`), the bound rests on their word for what the witness leaves; `search_work` lets
+    CP-SAT search through that again (`repeated`), as in `proven`.
 
     Raises:
       InvalidSolution: what is wrong, with the numbers.
@@ -36,7 +37,8 @@ def verify(problem: Problem, solution: Solution, search_work: float = 0.0) -> Pr
     if solution.witness is None:
         raise InvalidSolution("there is no witness of the lower bound")
     found = proven(problem, solution.witness, search_work)
-    tolerance = TOLERANCE * abs(solution.objective) + _SMALLEST * _largest_cost(problem)
+    smallest = _SMALLEST * _largest_cost(problem) + _NOTHING
+    tolerance = TOLERANCE * abs(solution.objective) + smallest
     if not found.bound >= solution.lower_bound - tolerance:  # NaN too
         raise InvalidSolution(
             f"lower bound {solution.lower_bound}, but its witness proves {found.bound}"

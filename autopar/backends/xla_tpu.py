@@ -9,7 +9,7 @@ from autopar.backends.backend import Backend
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import StepKind
 from autopar.redistribute.step import PackPrice, StepPrice
-from cost_models.compute import Device
+from cost_models.compute import Device, peak_flops_per_s
 from cost_models.spans import Group
 from cost_models.terms import CollectiveKind
 
@@ -53,7 +53,7 @@ class XlaTpu(Backend):
     def pack_price(self, device: Device, mesh: DeviceMesh, price: StepPrice) -> PackPrice:
         """See `Backend.pack_price`: nothing for all-reduces, which it joins itself."""
         del price
-        flops_per_s = device.peak_flops_per_s["bfloat16"]
+        flops_per_s = peak_flops_per_s(device, "bfloat16")
 
         def pack(kind: StepKind, axes: tuple[str, ...], sizes: Sequence[int]) -> float:
             count = sum(sizes) / _ITEMSIZE

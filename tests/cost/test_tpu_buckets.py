@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from autopar.backends.known import XLA_TPU
@@ -41,3 +43,11 @@ def test_a_share_counts_by_the_axes_that_are_gathered_along() -> None:
     assert pack("all_gather", ("x",), (4_590_000, 4_590_000)) > 2e-4
     assert pack("all_gather", ("x", "y"), (4_590_000, 4_590_000)) == 0.0
     assert pack("all_reduce", ("x",), (4_590_000, 4_590_000)) == 0.0
+
+
+def test_a_device_may_state_the_peak_of_float32_alone() -> None:
+    device = load_cluster("tpu-v5p-2x2x2").device
+    peak = device.peak_flops_per_s["float32"]
+    bare = replace(device, peak_flops_per_s={"float32": peak})
+    pack = XLA_TPU.pack_price(bare, DeviceMesh.of({"x": 8}), step_price)
+    assert pack("reduce_scatter", ("x",), (2000,)) == pytest.approx(1000 * 4200 / peak)

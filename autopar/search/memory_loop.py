@@ -60,7 +60,10 @@ _MOST_SOLVED = 300_000  # entries of a Problem that is solved within the limit; 
 _FAR = 0.05
 _VERY_FAR = 0.1  # of the cost: ... of a larger one than few where the gap is more; of a large one
 _OPERATORS = 60_000
-_FEWEST = 2  # of all programs that are made; programs that may be made in any case
+_FEWEST = 2
+_FEWEST_UNMET = (
+    4  # of all programs that are made; programs that may be made in any case; where none fits
+)
 _ENTRIES_ANEW = 12_000
 _MOST_ANEW = 6  # entries of all solves with what is learnt counted; solves
 
@@ -178,8 +181,9 @@ class MemoryLoop(Tried):
     @property
     def _is_spent(self) -> bool:
         """Whether enough programs were made, the fewer the larger they are."""
+        fewest = _FEWEST if self.fitting else _FEWEST_UNMET
         return len(self.made) >= max(
-            _FEWEST, _OPERATORS // max(1, len(self.attempt.ground.graph.ops))
+            fewest, _OPERATORS // max(1, len(self.attempt.ground.graph.ops))
         )
 
     # choices at prices ------------------------------------------------------------------------------------------------
@@ -199,7 +203,8 @@ class MemoryLoop(Tried):
         for n in range(_MOST_AIMS):
             aim = self._aim() if self.fitting else min(self._aim(), aimed * (1 - _LOWER))
             is_enough = self.fitting and (n >= _AIMS or abs(aim - aimed) <= _CLOSE * aim)
-            if self.attempt.task.stop.is_over or is_enough or aim < self._least_peak:
+            is_over = self.attempt.task.stop.is_over or self._is_spent
+            if is_over or is_enough or aim < self._least_peak:
                 return
             self.focus.turn_to(aim)
             self._prove()
@@ -215,7 +220,7 @@ class MemoryLoop(Tried):
 
     def _aim(self) -> float:
         """What the Problem is to count."""
-        return self.counted(min((met.peak for met in self.focus.choices()), default=0.0))
+        return self.counted(max(0.0, self._least_peak))
 
     def _make_next(self, most: float = inf) -> bool:
         """Makes the program that promises most, of those that count at most that much; whether there was one."""

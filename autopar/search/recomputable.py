@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
+from math import inf
+from typing import NamedTuple
 
 from autopar.core.dataflow import Use, until, uses_of
 from autopar.core.graph import OpGraph, OpNode, TensorInfo
 from autopar.core.memo import once_per_graph
 from autopar.core.recompute import (
     Recomputed,
-    Rewritten,
     counterpart,
     sliced_anew,
-    with_recomputed,
 )
 from autopar.ops.fusion import materialised
 from autopar.ops.traits import traits_of
 
 _EXACT = frozenset({"eq", "ne"})
 _SPANS = 7
+_FINER = (
+    4  # of sizes that are kept where a stretch begins: each so many times less than the one before
+)
+_FAR = 1.5  # times the least peak: with longer stretches it is not looked for any more
 _SMALL = 1e-3
 
 
@@ -30,55 +35,59 @@ _SMALL = 1e-3
 def recomputable(graph: OpGraph) -> tuple[Recomputed, ...]:
     """What may be recomputed: operators of the forward pass whose results the backward pass reads, and what these need.
 
-    An operator runs again before the first that reads its result late, be that another that runs again: but not by more
-    than a span of operators before its own late readers; who needs it earlier needs it kept. So a chain of layers is
-    cut into stretches, each computed anew from what is kept where it begins. Of several spans the one is taken with
-    which the peak is smallest if all of it is computed anew.
+    An operator runs again before the first that reads its result late, be that another that runs again. So a chain of
+    layers would be computed anew all at once. It is cut into stretches, each computed anew from what is kept where it
+    begins: what is not larger than `cut`, and is needed earlier by more than `span` operators than its own late readers
+    need it, is needed kept. Spans and sizes are tried from small to large, and from large to small: those are taken
+    with which the peak is smallest if all of it is computed anew.
 
     Left out are results that rounding may turn (`eq` marks where a maximum was; orders, places of the largest), those
     that outputs or the update read, callbacks, and what is small.
     """
-    if not any(op.phase == "backward" for op in graph.ops):
-        return ()
     count = sum(op.phase == "backward" for op in graph.ops)
-    found = {_Choosing(graph, count >> k).chosen(): None for k in range(_SPANS) if count >> k}
-    return min(found, key=lambda some: _peak_bytes(with_recomputed(graph, some)), default=())
+    spans = [count >> k for k in reversed(range(_SPANS)) if count >> k]
+    cut = _largest_bytes(graph)
+    best = _Chosen((), inf)
+    while spans:
+        found = _of_cut(graph, spans, cut)
+        if found.peak_bytes >= best.peak_bytes:
+            break
+        best = found
+        cut //= _FINER
+    return best.ops
+
+
+class _Chosen(NamedTuple):
+    """What may be recomputed, and the peak if all of it is."""
+
+    ops: tuple[Recomputed, ...]
+    peak_bytes: float
+
+
+def _of_cut(graph: OpGraph, spans: Sequence[int], cut: int) -> _Chosen:
+    """The best of some spans, from the shortest to the longest, where what is no larger than `cut` may be kept."""
+    best = _Chosen((), inf)
+    for span in spans:
+        choosing = _Choosing(graph, span, cut)
+        ops = choosing.chosen()
+        peak = choosing.peak_bytes()
+        if peak < best.peak_bytes:
+            best = _Chosen(ops, peak)
+        elif peak > _FAR * best.peak_bytes:
+            break
+    return best
+
+
+@once_per_graph
+def _largest_bytes(graph: OpGraph) -> int:
+    """Of what an operator of the forward pass makes."""
+    tensors = (tensor for op in graph.ops for tensor in op.outs if op.phase == "forward")
+    return max((tensor.size_bytes for tensor in tensors), default=0)
 
 
 def live_peak_bytes(graph: OpGraph) -> int:
     """The most bytes that whole tensors take at once, each from where it is made until it is read for the last time."""
-    return _live_peak_bytes(graph, materialised(graph))
-
-
-def _peak_bytes(rewritten: Rewritten) -> int:
-    """As `live_peak_bytes`: what is made again is written if it was before (`fusion.materialised`)."""
-    graph = rewritten.graph
-    written = set(materialised(rewritten.before))
-    for twin in rewritten.twins:
-        kept = rewritten.before.ops[int(str(rewritten.keys[twin.op][1]))].outs
-        written |= {
-            new.id
-            for old, new in zip(kept, graph.ops[twin.op].outs, strict=True)
-            if old.id in written
-        }
-    return _live_peak_bytes(graph, written)
-
-
-def _live_peak_bytes(graph: OpGraph, written: Collection[int]) -> int:
-    uses = uses_of(graph)
-    change = Counter[int]()
-    for op in graph.ops:
-        for tensor in op.outs:
-            if tensor.id in written:
-                made_in = graph.made_in(tensor)
-                is_stack = op.kind == "scan_stack" and op.region is not None
-                change[graph.spans[op.region or 0][0] if is_stack else op.id] += tensor.size_bytes
-                last = max(
-                    (until(graph, made_in, use) for use in uses.get(tensor.id, ())), default=op.id
-                )
-                change[last + 1] -= tensor.size_bytes
-
-    return max(accumulate(change[time] for time in range(len(graph.ops) + 2)), default=0)
+    return _Choosing(graph, 0, 0).peak_bytes()
 
 
 @dataclass(eq=False)
@@ -87,6 +96,7 @@ class _Choosing:
 
     graph: OpGraph
     span: int
+    cut: int
     before: dict[int, int] = field(default_factory=dict[int, int])
 
     def __post_init__(self) -> None:
@@ -131,6 +141,8 @@ class _Choosing:
         if self.graph.ops[places[0]].region is not None:
             return min(places)
 
+        if max(tensor.size_bytes for tensor in op.outs) > self.cut:
+            return min(places)
         own = min(real) if real else max(twins)
         return min(place for place in places if place >= own - self.span)
 
@@ -185,12 +197,9 @@ class _Choosing:
         return None if late and early and max(early) > min(late) else late
 
     def _is_large(self, tensor: TensorInfo) -> bool:
-        return tensor.id in self.written and tensor.size_bytes >= _SMALL * self._largest_bytes
-
-    @cached_property
-    def _largest_bytes(self) -> int:
-        tensors = (tensor for op in self.graph.ops for tensor in op.outs if op.phase == "forward")
-        return max((tensor.size_bytes for tensor in tensors), default=0)
+        return tensor.id in self.written and tensor.size_bytes >= _SMALL * _largest_bytes(
+            self.graph
+        )
 
     def _drop_without_operands(self) -> None:
         """Drops those whose operands are not to be had where they run again."""
@@ -219,3 +228,89 @@ class _Choosing:
                 self._late_readers(op, tensor) for tensor in op.outs
             ):
                 del self.before[op.id]
+
+    # the peak, if all that was chosen is computed anew ----------------------------------------------------------------
+
+    def peak_bytes(self) -> int:
+        """The most bytes that whole tensors take at once: what is made again is written if it was before."""
+        change = Counter[int]()
+        for op in self.graph.ops:
+            for tensor in op.outs:
+                for start, last in self._lives(op, tensor) if tensor.id in self.written else ():
+                    change[start] += tensor.size_bytes
+                    change[last + 1] -= tensor.size_bytes
+
+        return max(accumulate(change[time] for time in sorted(change)), default=0)
+
+    def _lives(self, op: OpNode, tensor: TensorInfo) -> Iterator[tuple[int, int]]:
+        """From when to when a tensor is there, and what is made again of it, in the order in which all then runs."""
+        if op.id in self._gone:
+            return
+        made_in = self.graph.made_in(tensor)
+        uses = self.uses.get(tensor.id, ())
+        again = self.before.get(op.id)
+        late = () if again is None else self._late_readers(op, tensor) or ()
+        read = [
+            self._at(until(self.graph, made_in, use))
+            for use in uses
+            if use.op not in late and use.op not in self._unmade
+        ]
+        twins = [self._twin_at[use.op] for use in uses if use.op in self._twin_at]
+        start = self._twin_at.get(op.id, inf)
+        if op.id not in self._unmade:
+            is_stack = op.kind == "scan_stack" and op.region is not None
+            begin = self._at(self.graph.spans[op.region or 0][0] if is_stack else op.id)
+            yield begin, max([begin, *read, *(time for time in twins if time < start)])
+
+        if again is not None:
+            first = self._twin_at[op.id]
+            yield first, max([first, *map(self._at, late), *(t for t in twins if t > first)])
+
+    def _at(self, time: int) -> int:
+        """The place of an operator behind all that runs again before it, or before an earlier one."""
+        return time + bisect_right(self._places, time)
+
+    @cached_property
+    def _places(self) -> list[int]:
+        return sorted(self.before.values())
+
+    @cached_property
+    def _twin_at(self) -> dict[int, int]:
+        """The place of what runs again, by its original."""
+        order = sorted((before, op) for op, before in self.before.items())
+        return {op: before + n for n, (before, op) in enumerate(order)}
+
+    @cached_property
+    def _unmade(self) -> frozenset[int]:
+        """The originals that nobody reads any more."""
+        found: set[int] = set()
+        for op in reversed(self.graph.ops):
+            if op.id in self.before and all(
+                self._is_read_again(op, use, found)
+                for tensor in op.outs
+                for use in self.uses.get(tensor.id, ())
+            ):
+                found.add(op.id)
+        return frozenset(found)
+
+    def _is_read_again(self, op: OpNode, use: Use, unmade: Collection[int]) -> bool:
+        """Whether what is made again, or nobody, is read in place of a result of `op`."""
+        if use.op is None:
+            return False
+        reader = self.graph.ops[use.op]
+        is_unread = reader.id in unmade and self.before[reader.id] >= self.before[op.id]
+        return reader.phase == "backward" or reader.id in self._gone or is_unread
+
+    @cached_property
+    def _gone(self) -> frozenset[int]:
+        """The stacks of what runs again, and their slices."""
+        found: set[int] = set()
+        for op in self.graph.ops:
+            maker = self.graph.producers.get(op.ins[0].id) if op.ins else None
+            if maker is None:
+                continue
+            is_stack = op.kind == "scan_stack" and maker.id in self.before
+            is_slice = op.kind == "scan_slice" and maker.id in found
+            if is_stack or is_slice:
+                found.add(op.id)
+        return frozenset(found)

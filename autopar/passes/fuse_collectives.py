@@ -77,47 +77,64 @@ class FuseCollectives:
 
     def buckets(self, moves: Sequence[Move]) -> list[Move]:
         """`moves` in buckets of those in a row that cost less together."""
-        found = [moves[0]]
-        together = [moves[0]]
+        found = [self._alone(moves[0])]
         for move in moves[1:]:
-            more = self.fused([*together, move])
-            if more.time_s <= found[-1].time_s + move.time_s:
-                together.append(move)
-                found[-1] = more
+            alone = self._alone(move)
+            together = (*found[-1].moves, move)
+            both = self._bucket(together, found[-1].beside_s + alone.beside_s)
+            if both.time_s <= found[-1].time_s + move.time_s:
+                found[-1] = both
             else:
-                together = [move]
-                found.append(move)
-        return found
+                found.append(alone)
+
+        return [_as_one(bucket) for bucket in found]
 
     def fused(self, moves: Sequence[Move]) -> Move:
         """The bucket of `moves` as one move, of the role that most of its bytes have."""
-        if len(moves) == 1:
-            return moves[0]
+        beside_s = sum(self._alone(move).beside_s for move in moves)
+        return _as_one(self._bucket(tuple(moves), beside_s))
 
+    def _alone(self, move: Move) -> _Bucket:
+        collective_s = self.price(move.kind, move.axes, move.size_bytes)
+        return _Bucket((move,), max(0.0, move.time_s - collective_s), move.time_s)
+
+    def _bucket(self, moves: tuple[Move, ...], beside_s: float) -> _Bucket:
         kind = moves[0].kind
         axes = moves[0].axes
         sizes = [move.size_bytes for move in moves]
-        size = sum(sizes)
-        roles: Counter[Role] = Counter()
-        for move in moves:
-            roles[move.role] += move.size_bytes
+        packed_s = self.pack(kind, axes, sizes)
+        return _Bucket(moves, beside_s, self.price(kind, axes, sum(sizes)) + beside_s + packed_s)
 
-        return moves[0]._replace(
-            ins=tuple(v for move in moves for v in move.ins),
-            outs=tuple(v for move in moves for v in move.outs),
-            dim=None,
-            size_bytes=size,
-            time_s=self.price(kind, axes, size)
-            + sum(map(self._beside, moves))
-            + self.pack(kind, axes, sizes),
-            role=max(roles, key=lambda role: roles[role]),
-            source=", ".join(dict.fromkeys(move.source for move in moves)),
-            reason=f"bucket of {len(moves)} {kind.replace('_', '-')}s",
-        )
 
-    def _beside(self, move: Move) -> float:
-        """What a move costs beside its collective: that its device copies in another order."""
-        return max(0.0, move.time_s - self.price(move.kind, move.axes, move.size_bytes))
+@dataclass(frozen=True)
+class _Bucket:
+    """Moves that are one, what they do beside their collectives, such as copying in another order, and all seconds."""
+
+    moves: tuple[Move, ...]
+    beside_s: float
+    time_s: float
+
+
+def _as_one(bucket: _Bucket) -> Move:
+    """A bucket as one move, of the role that most of its bytes have."""
+    moves = bucket.moves
+    if len(moves) == 1:
+        return moves[0]
+
+    roles: Counter[Role] = Counter()
+    for move in moves:
+        roles[move.role] += move.size_bytes
+
+    return moves[0]._replace(
+        ins=tuple(v for move in moves for v in move.ins),
+        outs=tuple(v for move in moves for v in move.outs),
+        dim=None,
+        size_bytes=sum(move.size_bytes for move in moves),
+        time_s=bucket.time_s,
+        role=max(roles, key=lambda role: roles[role]),
+        source=", ".join(dict.fromkeys(move.source for move in moves)),
+        reason=f"bucket of {len(moves)} {moves[0].kind.replace('_', '-')}s",
+    )
 
 
 def _early(program: ShardedProgram) -> ShardedProgram:

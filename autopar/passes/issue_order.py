@@ -10,7 +10,7 @@ are updated in the order in which their gradients come (`passes.update_order`).
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -48,8 +48,8 @@ class _Unit:
     """An instruction of a block, or an inner region with all that is in it; `positions` in the order to be run."""
 
     positions: list[int]
-    reads: frozenset[int]
-    makes: frozenset[int]
+    reads: Collection[int]
+    makes: Collection[int]
     one: Instruction | None
 
 
@@ -73,15 +73,16 @@ class _Ordering:
     def _units(self, positions: range, region: int | None) -> Iterator[_Unit]:
         tree = self.program.tree
         instructions = self.program.instructions
+        if not self.program.regions:
+            yield from (_alone(n, instructions[n]) for n in positions)
+            return
 
         for inner, group in groupby(
             positions, key=lambda n: tree.control_towards(region, instructions[n].region)
         ):
             members = list(group)
             if inner is None:
-                for n in members:
-                    one = instructions[n]
-                    yield _Unit([n], frozenset(one.ins), frozenset(one.outs), one)
+                yield from (_alone(n, instructions[n]) for n in members)
                 continue
 
             span = range(members[0], members[-1] + 1)
@@ -108,7 +109,7 @@ class _Ordering:
             ready = 1 + max(
                 (places[makers[v]][0] for v in units[n].reads if v in makers), default=-1
             )
-            size = self._size(units[n].makes)
+            size = self._size({*units[n].makes})
             first = self._roomy_from(bounds, ready, n, size)
             if first < n:
                 self.free[bounds[first] : bounds[n]] -= size
@@ -119,7 +120,7 @@ class _Ordering:
             reading = [places[m][0] for v in units[n].makes for m in readers.get(v, ())]
             before = min(reading, default=len(units))
             # when it runs, it holds both
-            size = self._size(units[n].reads | units[n].makes)
+            size = self._size({*units[n].reads, *units[n].makes})
             last = self._roomy_to(bounds, n, before, size)
             if last > n:
                 self.free[bounds[n + 1] : bounds[last + 1]] -= size
@@ -165,8 +166,12 @@ class _Ordering:
                 known.add(n)
         return found
 
-    def _size(self, values: frozenset[int]) -> int:
+    def _size(self, values: set[int]) -> int:
         return sum(self.program.local_bytes(value) for value in values)
+
+
+def _alone(position: int, one: Instruction) -> _Unit:
+    return _Unit([position], one.ins, one.outs, one)
 
 
 def _is_light(one: Instruction | None) -> bool:

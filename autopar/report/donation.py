@@ -6,6 +6,8 @@ import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
 
+from autopar.core.graph import OpGraph
+from autopar.core.memo import once_per_graph
 from autopar.memory.in_place import kind_of
 from autopar.search.limited_solve import account_of
 from autopar.search.task import Planned
@@ -36,13 +38,18 @@ def donation(planned: Planned) -> Donation | None:
     if not found:
         return None
 
-    graph = planned.graph
-    positions = (n for numbers in found.values() for n in numbers)
-    donating = replace(graph, donated=tuple(sorted({*graph.donated, *positions})))
+    positions = tuple(n for numbers in found.values() for n in numbers)
+    donating = _donating(planned.graph, positions)
     spent = account_of(donating, planned.program, planned.pricing)
     peak = planned.account.peak_memory_bytes
     saved = peak - spent.peak_memory_bytes
     return Donation(tuple(found), saved) if saved >= _MUCH * peak else None
+
+
+@once_per_graph
+def _donating(graph: OpGraph, positions: tuple[int, ...]) -> OpGraph:
+    """`graph` with the inputs at these positions donated too: what is known of it is worked out for one plan of all."""
+    return replace(graph, donated=tuple(sorted({*graph.donated, *positions})))
 
 
 def _matched(planned: Planned) -> dict[str, list[int]]:

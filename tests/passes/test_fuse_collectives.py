@@ -78,6 +78,29 @@ def test_independent_ones_become_one() -> None:
     assert (move.role, move.reason) == ("mirror", "bucket of 3 all-reduces")
 
 
+@pytest.mark.parametrize("moved_s", [0.0, 1e-3], ids=["free", "copies beside"])
+def test_a_bucket_of_many_is_priced_a_few_times_for_each(moved_s: float) -> None:
+    """Its price is that of all at once, and what each does beside; it is not worked out anew for each that joins."""
+    count = 60
+    asked: list[int] = []
+
+    def counted(kind: StepKind, axes: tuple[str, ...], size_bytes: int) -> float:
+        asked.append(size_bytes)
+        return price(kind, axes, size_bytes)
+
+    build = Builder()
+    build.input()
+    reduced = [build.all_reduce(v, role="mirror") for v in gradients(build, count)]
+    program = build.program([build.compute([v], phase="update") for v in reduced])
+    moves = [move._replace(time_s=move.time_s + moved_s) for move in program.collectives]
+    (bucket,) = FuseCollectives(counted).buckets(moves)
+
+    assert len(asked) <= 3 * count
+    assert bucket == FuseCollectives(price).fused(moves)
+    together_s = price(bucket.kind, bucket.axes, sum(move.size_bytes for move in moves))
+    assert bucket.time_s == pytest.approx(together_s + count * moved_s)
+
+
 @pytest.mark.parametrize(("gradients", "role"), [(1, "forward"), (3, "mirror")])
 def test_a_bucket_has_the_role_of_most_of_its_bytes(gradients: int, role: str) -> None:
     build = Builder()

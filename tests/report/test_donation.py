@@ -7,9 +7,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.sharding import PartitionSpec as P
 
 import autopar
+from autopar.core.graph import OpGraph
+from autopar.core.program import ShardedProgram
+from autopar.cost.pricing import Pricing
+from autopar.memory.account import Account
 from autopar.report.donation import Donation
+from autopar.search.limited_solve import account_of
 
 
 def train_step(params: Any, momentum: Any, x: Any, y: Any) -> Any:
@@ -70,3 +76,23 @@ def test_it_is_in_the_file(tmp_path: Any) -> None:
     loaded = autopar.Plan.load(tmp_path / "plan.json").summary.donation
     assert isinstance(loaded, Donation)
     assert loaded == plan.summary.donation
+
+
+def test_what_is_known_of_the_function_that_donates_serves_all_plans(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What becomes of a graph's loops is worked out once for each graph object."""
+    seen: list[OpGraph] = []
+
+    def noted(graph: OpGraph, program: ShardedProgram, pricing: Pricing) -> Account:
+        seen.append(graph)
+        return account_of(graph, program, pricing)
+
+    monkeypatch.setattr("autopar.report.donation.account_of", noted)
+    plan = planned()
+    assert plan.summary.donation is not None
+    pinned = plan.resolve(constraints=(autopar.pin("params['up']", P()),))
+    assert pinned.summary.donation is not None
+    first, second = seen
+    assert first is second
+    assert first.donated

@@ -21,6 +21,7 @@ from autopar.solve import (
 )
 from autopar.solve.periodic import quotient as module
 from autopar.solve.periodic.quotient import Quotient, quotient
+from autopar.solve.pipeline import driver
 from tests.solve.draw import problems
 from tests.solve.oracle import choices, cost_of, optimum, peak_of
 
@@ -105,6 +106,28 @@ def test_layers_of_which_each_has_two_best_choices_take_the_same() -> None:
     assert len(set(zip(mixed[::2], mixed[1::2], strict=True))) == 2
     found = alike(problem, Solution(mixed, 0.0, 0.0, 0.0), OPTIONS)
     assert len(set(zip(found.choice[::2], found.choice[1::2], strict=True))) == 1
+
+
+def test_the_quotient_is_made_once_where_what_most_choose_costs_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of two nodes of a layer, which have to differ, as many choose the one strategy as the other."""
+    made: list[Problem] = []
+
+    def counted(problem: Problem) -> Quotient | None:
+        if problem.periods is not None:
+            made.append(problem)
+        return quotient(problem)
+
+    monkeypatch.setattr(driver, "quotient", counted)
+    differ = np.where(np.eye(2, dtype=bool), 1.0, 0.0)
+    edges = tuple(Edge(2 * n, 2 * n + 1, differ) for n in range(6))
+    problem = Problem((np.zeros(2),) * 12, edges, periods=np.tile([0, 1], 6))
+    found = alike(problem, Solution((0, 1, 1, 0) * 3, 0.0, 0.0, 0.0), OPTIONS)
+
+    assert len(set(zip(found.choice[::2], found.choice[1::2], strict=True))) == 1
+    assert found.objective == 0
+    assert made == [problem]
 
 
 @pytest.mark.parametrize("periods", [None, np.arange(3)])

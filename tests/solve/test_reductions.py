@@ -14,8 +14,13 @@ from autopar.solve import Edge, Infeasible, Problem, SolveOptions, solve, verify
 from autopar.solve.certificate.check import proven
 from autopar.solve.certificate.proof import Eliminate
 from autopar.solve.cp_sat.finish import finish
-from autopar.solve.elimination.bucket_elimination import minimise_exactly, plan_elimination
+from autopar.solve.elimination.bucket_elimination import (
+    minimise_exactly,
+    plan_elimination,
+    reduced_fully,
+)
 from autopar.solve.elimination.min_sum import MinSum, min_product
+from autopar.solve.pipeline import closing
 from autopar.solve.presolve.arc_consistency import drop_forbidden, is_finite
 from autopar.solve.presolve.dead_end_elimination import drop_dominated
 from autopar.solve.presolve.functional_edges import _functions, contract_functional
@@ -29,8 +34,9 @@ from autopar.solve.presolve.reduce import (
     share_equal,
 )
 from autopar.solve.presolve.variable_elimination import contract_chains
+from autopar.solve.problem.factored_matrix import Thin, thinned
 from autopar.solve.problem.incumbent import Best
-from autopar.solve.problem.reduction import size, unchanged, without_limit
+from autopar.solve.problem.reduction import Reduction, size, unchanged, without_limit
 from autopar.solve.problem.rows import drop_slack, memory_rows
 from autopar.solve.trws.dual import Dual
 from tests.solve.draw import chain_with_skips, problems
@@ -385,3 +391,54 @@ def test_messages_of_what_all_reductions_leave_close_what_those_of_the_whole_do_
     assert found.gap == 0
     assert verify(problem, found).bound == pytest.approx(found.objective)
     assert solve(problem, options=alone.without("presolve.dead_end_elimination")).gap > 1e-3
+
+
+@pytest.mark.parametrize(("period", "is_reduced"), [(5, True), (60, False)])
+def test_only_what_many_edges_have_is_reduced_fully_ahead_of_windows(
+    period: int, is_reduced: bool, monkeypatch: pytest.MonkeyPatch
+):
+    """Dominance is asked once of alike nodes; where all differ it takes far longer than a window."""
+    called: list[Problem] = []
+
+    def counted(problem: Problem, options: SolveOptions) -> Reduction:
+        called.append(problem)
+        return reduced_fully(problem, options)
+
+    monkeypatch.setattr(closing, "reduced_fully", counted)
+    alone = SolveOptions(max_table_entries=40, max_rounds=0, max_cp_sat_entries=1, anneal_passes=10)
+    problem = chain_with_skips(60, 8, period, seed=5)
+    swept = alone.without("fixing.fixed_point").without("presolve.dead_end_elimination")
+
+    assert solve(problem, options=swept).gap > 1e-3
+    assert not called
+    solve(problem, options=alone)
+    assert bool(called) == is_reduced
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), is_flipped=st.booleans(), wide=st.sampled_from([5, 40]))
+def test_dominance_of_repeated_rows_and_columns_is_that_of_all(
+    seed: int, is_flipped: bool, wide: int
+):
+    """Matrices by their distinct rows and columns, with forbidden pairs; kept are exactly the undominated."""
+    rng = np.random.default_rng(seed)
+    few = np.tile(rng.integers(0, 4, (6, 1)).astype(float), (1, wide))
+    few[np.arange(6), rng.integers(0, wide, 6)] += rng.integers(0, 3, 6)
+    few[rng.random(few.shape) < 0.1] = np.inf
+    rows, columns = rng.integers(0, 6, 20), rng.integers(0, wide, 50)
+    whole = few[np.ix_(rows, columns)]
+    thin = thinned(whole)
+    assert isinstance(thin, Thin)
+    cost = rng.integers(0, 4, 20).astype(float)
+    edge = Edge(1, 0, thin.T) if is_flipped else Edge(0, 1, thin)
+    small = drop_dominated(Problem((cost, np.zeros(50)), (edge,))).problem
+
+    difference = whole[:, None] - np.where(np.isinf(whole), 0.0, whole)[None]
+    worst = np.where(np.isinf(whole)[None], -np.inf, difference).max(axis=2)
+    replaces = cost[:, None] - cost + worst <= 0
+    kept = [
+        b
+        for b in range(20)
+        if not any(replaces[a, b] and (not replaces[b, a] or a < b) for a in range(20) if a != b)
+    ]
+    assert small.node_costs[0].tolist() == cost[kept].tolist()

@@ -21,12 +21,13 @@ from autopar.solve.primal.crossover import (
     strategies_of,
 )
 from autopar.solve.problem.incumbent import Inner, offer
-from autopar.solve.problem.problem import Infeasible
+from autopar.solve.problem.problem import Infeasible, Problem
 from autopar.solve.problem.reduction import Choice, kept, restrict, shrank
 from autopar.solve.trws.ascent import Ascent
 
 _NEARLY = 1e-5  # of the bound: a tiled choice as close is worth a proof
 _WIDE = 0.5  # of the strategies: with more in a window, messages have to become better first
+_REPEATED = 0.5  # of the pairs of all edges: dominance is asked once of nodes with equal matrices
 _MIXTURE_PASSES = 100  # of annealing: few strategies are left, more passes find nothing better
 _MIXTURE_WORK = 0.1  # of CP-SAT's
 _MOST_ENTRIES = (
@@ -54,7 +55,7 @@ def _fully_reduced(state: SolveState) -> SolveState:
     """After messages of what all reductions leave of what can undercut what is known, if they leave much less.
 
     Dominance takes strategies, whose edges then let nodes be merged: the messages that are left are worth more. Where
-    the gap is small enough for windows to leave little, these are quicker.
+    the gap is small enough for windows to leave little, these are quicker; so they are where few matrices are equal.
     """
     known = state.known
     certificate = state.certificate
@@ -78,6 +79,12 @@ def _fully_reduced(state: SolveState) -> SolveState:
     if found.choice is not None:
         inner.offer(found.choice)
     return state.after(lifted(left, replace(found, bound=swept.bound)))
+
+
+def _is_repeated(problem: Problem) -> bool:
+    """Whether most pairs of strategies are those of a matrix that other edges have too."""
+    distinct = sum(matrix.size for matrix in problem.matrices[0])
+    return distinct <= _REPEATED * edge_entries(problem)
 
 
 def _fixed(state: SolveState) -> SolveState:
@@ -224,7 +231,8 @@ CROSSOVER_ELIMINATED = SolveStage(
 FULLY_REDUCED = SolveStage(
     "all reductions",
     "presolve.dead_end_elimination",
-    lambda s: s.is_free and s.is_large and not s.is_few,  # elsewhere windows are as quick
+    # elsewhere windows are as quick
+    lambda s: s.is_free and s.is_large and not s.is_few and _is_repeated(s.problem),
     _fully_reduced,
 )
 FIXED_POINT = SolveStage("reduced-cost fixing", "fixing.fixed_point", lambda s: s.is_free, _fixed)

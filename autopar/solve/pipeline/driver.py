@@ -8,7 +8,7 @@ import numpy as np
 
 from autopar.errors import AutoparError, Unsolved
 from autopar.solve.certificate.proof import Proof
-from autopar.solve.periodic.quotient import chooses_alike, quotient
+from autopar.solve.periodic.quotient import Quotient, chooses_alike, quotient
 from autopar.solve.pipeline.whole import fits, search
 from autopar.solve.problem.incumbent import Best, OnProgress
 from autopar.solve.problem.options import SolveOptions
@@ -81,7 +81,8 @@ def solve(
     equal: Choice | None = None
     try:
         with ending_at(watch.ends):
-            equal = _choosing_alike(problem, options)
+            small = quotient(problem) if options.periodic.quotient else None
+            equal = None if small is None else _choosing_alike(problem, small, options)
             if equal is not None:
                 watch.offer(equal)
             search(problem, options, watch)
@@ -115,7 +116,8 @@ def alike(problem: Problem, solution: Solution, options: SolveOptions) -> Soluti
     if small is None:
         return solution
     common = _preferred(problem, solution, small.lift(small.most_common(solution.choice)))
-    equal = None if common is not solution else _choosing_alike(problem, options)
+    is_wanted = common is solution and options.periodic.quotient
+    equal = _choosing_alike(problem, small, options) if is_wanted else None
     return common if equal is None else _preferred(problem, solution, equal)
 
 
@@ -132,12 +134,8 @@ def _preferred(problem: Problem, solution: Solution, choice: Choice) -> Solution
     )
 
 
-def _choosing_alike(problem: Problem, options: SolveOptions) -> Choice | None:
-    """A good choice that chooses alike what repeats, found with little work; None if little repeats, or none is met."""
-    small = quotient(problem) if options.periodic.quotient else None
-    if small is None:
-        return None
-
+def _choosing_alike(problem: Problem, small: Quotient, options: SolveOptions) -> Choice | None:
+    """A good choice that chooses alike what repeats, found with little work in the quotient; None if none is met."""
     work = min(options.max_elimination_work, _LITTLE_WORK)
     little = replace(options, max_elimination_work=work, max_rounds=0)
     try:

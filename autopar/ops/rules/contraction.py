@@ -20,7 +20,8 @@ def dot_general(op: OpNode) -> FactorRule:
     """lhs[b, m, k] . rhs[b, n, k] -> out[b, m, n]; a split k leaves out unreduced; linear in lhs and in rhs."""
     numbers: Numbers = op.params["dimension_numbers"]
     lhs, rhs, out = _product(numbers, op.ins[0].ndim, op.ins[1].ndim)
-    reduced = dict.fromkeys([f for f in lhs if f[0] == "k"], kind_of_sum(op.outs[0].dtype))
+    kind = kind_of_sum(op.outs[0].dtype)
+    reduced: dict[Factor, Kind] = {f: kind for f in lhs if f[0] == "k"}
     return FactorRule.of(
         op, ins=(lhs, rhs), outs=(out,), reduced=reduced, linear=linear_sets(op, (0,), (1,))
     )

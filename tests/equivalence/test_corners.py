@@ -117,3 +117,17 @@ def test_a_copy_for_readers_in_and_after_a_rematerialised_block() -> None:
     space = case.space(MESHES["2x4"])
     for seed in range(4):
         check(case, case.program(local_plan(case, space, seed)))
+
+
+def test_a_product_of_booleans_is_true_where_a_part_of_it_is() -> None:
+    """Parts of its sum over a split dim are combined by or: JAX adds no booleans."""
+    draw = np.random.default_rng(0)
+    case = Case(jnp.dot, (draw.random((8, 16)) < 0.3, draw.random((16, 8)) < 0.3), "float32")
+    space = space_of(case, "8")
+    (op,) = case.graph.ops
+    parts = next(n for n, s in enumerate(space.strategies[op.id]) if s.outs[0].unreduced)
+    for output, _ in enumerate(space.outputs[0]):
+        choice = [0] * len(space.counts)
+        choice[len(space.inputs) + op.id] = parts
+        choice[-1] = output
+        check(case, case.program(space.stage(choice)))

@@ -203,6 +203,8 @@ PRODUCTS = [
         *[floats((4, 4), "bfloat16")] * 2,
         name="accumulated in a wider type",
     ),
+    case("dot_general", dot(((1,), (0,))), bools((4, 8)), bools((8, 4)), name="booleans"),
+    case("conv_general_dilated", conv(), bools((2, 4, 4, 4)), bools((3, 3, 4, 4)), name="booleans"),
     case("conv_general_dilated", conv(), floats((4, 4, 4, 4)), floats((3, 3, 4, 4))),
     case(
         "conv_general_dilated",

@@ -12,7 +12,7 @@ import jax.scipy.linalg
 from jax import lax
 from jax.lax import linalg
 
-from tests.ops.cases import case, floats, ints
+from tests.ops.cases import bools, case, floats, ints
 
 _MATRICES = floats((4, 3, 3))
 _TALL = floats((2, 2, 4, 3))
@@ -160,6 +160,14 @@ _ROWS_ARE_BATCH = Numbers((((2,), (1,)), ((0,), (0,))), (0,), ())
 _FEW, _MANY = ints((2,), 99), ints((4,), 99)
 GROUPS = [
     case("ragged_dot_general", ragged(_KEPT, 8), floats((8, 4)), floats((4, 4, 2)), _MANY),
+    case(
+        "ragged_dot_general",
+        ragged(_KEPT, 8),
+        bools((8, 4)),
+        bools((4, 4, 2)),
+        _MANY,
+        name="booleans",
+    ),
     case(
         "ragged_dot_general",
         ragged(_KEPT, 4),

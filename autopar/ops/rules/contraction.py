@@ -8,7 +8,7 @@ from typing import Any
 from autopar.core.graph import OpNode
 from autopar.core.placement import Kind
 from autopar.ops.rules.factor_rule import Dim, Factor, FactorRule
-from autopar.ops.rules.linearity import linear_sets
+from autopar.ops.rules.linearity import kind_of_sum, linear_sets
 from autopar.ops.rules.registry import rule_for
 from autopar.ops.traits import declare
 
@@ -20,7 +20,8 @@ def dot_general(op: OpNode) -> FactorRule:
     """lhs[b, m, k] . rhs[b, n, k] -> out[b, m, n]; a split k leaves out unreduced; linear in lhs and in rhs."""
     numbers: Numbers = op.params["dimension_numbers"]
     lhs, rhs, out = _product(numbers, op.ins[0].ndim, op.ins[1].ndim)
-    reduced: dict[Factor, Kind] = {f: "sum" for f in lhs if f[0] == "k"}
+    kind = kind_of_sum(op.outs[0].dtype)
+    reduced: dict[Factor, Kind] = {f: kind for f in lhs if f[0] == "k"}
     return FactorRule.of(
         op, ins=(lhs, rhs), outs=(out,), reduced=reduced, linear=linear_sets(op, (0,), (1,))
     )
@@ -74,7 +75,7 @@ def ragged_dot_general(op: OpNode) -> FactorRule:
         op,
         ins=(lhs, rhs, [*prefix[: prefix.index(row)][: op.ins[2].ndim - 1], "s"]),
         outs=(out,),
-        reduced=dict.fromkeys(summed, "sum"),
+        reduced=dict.fromkeys(summed, kind_of_sum(op.outs[0].dtype)),
         frozen=["s"],
         offsets=[row, *({"g"} & {*rhs, *out})],
         linear=linear_sets(op, (0,), (1,)),

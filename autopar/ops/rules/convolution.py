@@ -7,11 +7,10 @@ from math import gcd, prod
 
 from autopar.core.graph import OpNode
 from autopar.core.halo import Window
-from autopar.core.placement import Kind
 from autopar.core.windows import convolution_windows
 from autopar.ops.rules.exchange import is_possible, neighbours
 from autopar.ops.rules.factor_rule import Factor, FactorRule, TrafficOf
-from autopar.ops.rules.linearity import linear_sets
+from autopar.ops.rules.linearity import kind_of_sum, linear_sets
 from autopar.ops.rules.registry import rule_for
 from autopar.ops.traits import declare
 
@@ -24,7 +23,7 @@ class _Spatial:
     rhs: list[list[Factor]] = field(default_factory=list[list[Factor]])
     out: list[list[Factor]] = field(default_factory=list[list[Factor]])
     sizes: dict[Factor, int] = field(default_factory=dict[Factor, int])
-    reduced: dict[Factor, Kind] = field(default_factory=lambda: {"c": "sum"})
+    summed: list[Factor] = field(default_factory=lambda: ["c"])
     exchanged: dict[Factor, TrafficOf] = field(default_factory=dict[Factor, TrafficOf])
     frozen: list[Factor] = field(default_factory=list[Factor])
 
@@ -73,7 +72,7 @@ def conv_general_dilated(op: OpNode) -> FactorRule:
         ins=(lhs, rhs),
         outs=(out,),
         sizes=sizes | spatial.sizes,
-        reduced=spatial.reduced,
+        reduced=dict.fromkeys(spatial.summed, kind_of_sum(op.outs[0].dtype)),
         frozen=spatial.frozen,
         linear=linear_sets(op, (0,), (1,)),
         exchanged=spatial.exchanged,
@@ -101,7 +100,7 @@ def _add(spatial: _Spatial, i: int, window: Window, dim: int) -> None:
     spatial.frozen += [rest, part, still]
     traffic = neighbours((0, dim, moving.halo))
     if summed:
-        spatial.reduced[split] = "sum"
+        spatial.summed.append(split)
 
     if is_possible(count, traffic):
         spatial.exchanged[split] = traffic

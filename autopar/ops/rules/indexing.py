@@ -10,7 +10,7 @@ from typing import Any
 from autopar.core.graph import OpNode, TensorInfo
 from autopar.core.placement import Kind
 from autopar.ops.rules.factor_rule import Factor, FactorRule
-from autopar.ops.rules.linearity import is_summable, linear_sets
+from autopar.ops.rules.linearity import kind_of_sum, linear_sets
 from autopar.ops.rules.registry import rule_for
 from autopar.ops.traits import declare
 
@@ -39,7 +39,7 @@ def dynamic_slice(op: OpNode) -> FactorRule:
     starts: list[list[Factor]] = [[] for _ in op.ins[1:]]
     cut = [f for f in dims if f[0] == "v"]
     is_key = op.ins[0].dtype.startswith("key<")
-    kind: Kind = "sum" if is_summable(op.ins[0].dtype) else "max"
+    kind: Kind = kind_of_sum(op.ins[0].dtype)
 
     return FactorRule.of(
         op,
@@ -169,7 +169,7 @@ def gather(op: OpNode) -> FactorRule:
     if op.ins[0].dtype.startswith("key<"):
         factors.frozen += rows
 
-    kind: Kind = "sum" if is_summable(op.ins[0].dtype) else "max"
+    kind: Kind = kind_of_sum(op.ins[0].dtype)
     return FactorRule.of(
         op,
         ins=[factors.operand, factors.indices],

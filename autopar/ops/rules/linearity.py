@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from autopar.core.graph import OpNode
+from autopar.core.placement import Kind
 
 
 def is_summable(dtype: str) -> bool:
     """Whether values of this element type can be split into summands: booleans and random keys cannot."""
     return dtype != "bool" and not dtype.startswith("key<")
+
+
+def kind_of_sum(dtype: str) -> Kind:
+    """How devices' parts of a sum of this element type are combined: a sum of booleans is true where any of them is."""
+    return "sum" if is_summable(dtype) else "max"
 
 
 def linear_sets(op: OpNode, *sets: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:

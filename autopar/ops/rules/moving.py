@@ -14,7 +14,7 @@ from autopar.core.windows import joined_runs, pad_windows, slice_windows
 from autopar.ops.rules.exchange import is_possible, mirrored, neighbours
 from autopar.ops.rules.factor_rule import Dim, FactorRule, Traffic, TrafficOf
 from autopar.ops.rules.indexing import sliced_flops
-from autopar.ops.rules.linearity import is_summable, linear_sets
+from autopar.ops.rules.linearity import kind_of_sum, linear_sets
 from autopar.ops.rules.registry import rule_for
 from autopar.ops.rules.windows import sliding
 from autopar.ops.traits import declare
@@ -59,7 +59,7 @@ def _sliced(op: OpNode, windows: Sequence[Window], apart: Collection[int]) -> Fa
         ins=[found.dims],
         outs=[found.windows],
         sizes=found.sizes,
-        reduced=dict.fromkeys(rows, "sum" if is_summable(op.ins[0].dtype) else "max"),
+        reduced=dict.fromkeys(rows, kind_of_sum(op.ins[0].dtype)),
         frozen=[*found.frozen, *(f"p{d}" for d in apart)],
         offsets=list(rows),
         exchanged=found.exchanged | rows,

@@ -14,19 +14,13 @@ from typing import NamedTuple
 from autopar.core.dataflow import Use, until, uses_of
 from autopar.core.graph import OpGraph, OpNode, TensorInfo
 from autopar.core.memo import once_per_graph
-from autopar.core.recompute import (
-    Recomputed,
-    counterpart,
-    sliced_anew,
-)
+from autopar.core.recompute import Recomputed, counterpart, sliced_anew
 from autopar.ops.fusion import materialised
 from autopar.ops.traits import traits_of
 
 _EXACT = frozenset({"eq", "ne"})
 _SPANS = 7
-_FINER = (
-    4  # of sizes that are kept where a stretch begins: each so many times less than the one before
-)
+_FINER = 4  # by how many times less may be kept where a stretch begins than was tried before
 _FAR = 1.5  # times the least peak: with longer stretches it is not looked for any more
 _SMALL = 1e-3
 

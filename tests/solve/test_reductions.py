@@ -7,10 +7,10 @@ from functools import partial
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from autopar.solve import Edge, Infeasible, Problem, SolveOptions, solve, verify
+from autopar.solve import Edge, Infeasible, Problem, SolveOptions, Usage, solve, verify
 from autopar.solve.certificate.check import proven
 from autopar.solve.certificate.proof import Eliminate
 from autopar.solve.cp_sat.finish import finish
@@ -296,8 +296,17 @@ def _within(problem: Problem) -> list[tuple[float, tuple[int, ...]]]:
     return [(cost_of(problem, choice), choice) for choice in fits]
 
 
+LEAST_PRICED = Problem(
+    (np.zeros(2), np.zeros(3)),
+    (Edge(0, 1, np.zeros((2, 3))),),
+    (Usage(0, 0, 1, np.array([0.0, 1.0])),),
+    0.0,
+)
+
+
 @settings(max_examples=80, deadline=None)
 @given(problem=problems(max_nodes=5), price=st.floats(0, 0.5))
+@example(problem=LEAST_PRICED, price=5e-324)
 def test_cp_sat_is_exact_at_any_prices(problem, price):
     problem = _finite(problem)
     if problem is None:

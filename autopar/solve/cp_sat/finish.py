@@ -116,7 +116,8 @@ class _Model:
 
     def _set_objective(self) -> float:
         used = [(variable, cost) for variable, cost in self.terms if cost > 0]
-        unit = max((cost for _, cost in used), default=1.0) / 2**_COST_BITS
+        most = max((cost for _, cost in used), default=1.0)
+        unit = max(most / 2**_COST_BITS, float(np.finfo(np.float64).tiny))
         weights = to_integers(np.array([cost for _, cost in used]), unit)
         self.model.minimize(weighted([variable for variable, _ in used], weights))
         return unit

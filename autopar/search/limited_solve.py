@@ -40,6 +40,7 @@ from autopar.solve import (
     solve,
 )
 from autopar.solve.certificate.proof import Prices
+from autopar.solve.parametric.relaxation import UNBOUNDED, PricedBound
 
 FEW_ENTRIES = 30_000
 """Entries of all edges of a problem that is solved fully within every limit, and for an error's figures alone."""
@@ -55,8 +56,9 @@ class LimitedSolve:
 
     Under one limit after another the Problem is the same but for the limit: what was met under one is where the next
     starts from, and no limit is solved twice. `prices` of memory are those that proved a limit, here or on another
-    mesh: meshes on which one graph is searched may share the list. What `is_one_of_several` is given up where nothing
-    is met soon: of all of them one is looked into to the end.
+    mesh: meshes on which one graph is searched may share the list. `known` is what was proven within the task's limit
+    before. What `is_one_of_several` is given up where nothing is met soon: of all of them one is looked into to the
+    end.
     """
 
     task: Task
@@ -65,6 +67,7 @@ class LimitedSolve:
     step_kinds: tuple[StepKind, ...]
     near: Planned | None = None
     prices: list[Prices] = field(default_factory=list[Prices])
+    known: PricedBound = UNBOUNDED
     met: list[Solution] = field(default_factory=list[Solution])
     _solved: dict[float, Planned] = field(default_factory=dict[float, Planned])
     _refused: list[tuple[float, Infeasible]] = field(default_factory=list[tuple[float, Infeasible]])

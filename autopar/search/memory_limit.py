@@ -22,7 +22,7 @@ from autopar.search.tried import Tried, descend, entries_of, focused, peak_of
 from autopar.solve import Infeasible, NothingCheaper, Problem, Solution, SolveOptions
 from autopar.solve.certificate.proof import Prices
 from autopar.solve.parametric.archive import met_as
-from autopar.solve.parametric.relaxation import PricedBound, bounded_at
+from autopar.solve.parametric.relaxation import UNBOUNDED, PricedBound, bounded_at
 from autopar.solve.parametric.single_limit import Focus
 from autopar.solve.problem.problem import objective, peak
 from autopar.solve.problem.reduction import Choice
@@ -84,7 +84,7 @@ def plan_within(
     ).plan()
 
 
-def bounded_within(attempt: LimitedSolve, limit: int, free: Planned, below: float) -> float:
+def bounded_within(attempt: LimitedSolve, limit: int, free: Planned, below: float) -> PricedBound:
     """What little work proves of all plans whose programs peak within `limit`, where things repeat; elsewhere nothing.
 
     That none costs less than `below`, which is finite, is enough.
@@ -92,7 +92,7 @@ def bounded_within(attempt: LimitedSolve, limit: int, free: Planned, below: floa
     is_aimed_at = _tolerance(attempt) > 0 and entries_of(attempt) > FEW_ENTRIES
     equal = equally(attempt) if is_aimed_at else None
     if equal is None:
-        return 0.0
+        return UNBOUNDED
     with attempt.task.stop.current():
         return EqualLayers(attempt, equal, limit, free, below).bound()
 
@@ -140,17 +140,17 @@ class EqualLayers:
             met = self._in_two_groups(met, loop)
         return met if met.plan.gap <= _FAR or not self._is_small else self._better(met)
 
-    def bound(self) -> float:
+    def bound(self) -> PricedBound:
         """What little work proves of all plans, at the prices that proved the limit on another mesh, or here."""
         try:
             prices = self.attempt.prices
             if prices:
-                return self._proven_at(prices[-1], self.below, _ROUGH).bound
-            return self._priced(self._turned_to_limit().focus, self.below, _ROUGH).bound
+                return self._proven_at(prices[-1], self.below, _ROUGH)
+            return self._priced(self._turned_to_limit().focus, self.below, _ROUGH)
         except NothingCheaper as nothing:
-            return nothing.lower_bound
+            return PricedBound(nothing.lower_bound)
         except Infeasible:  # of equal layers, and so of prices: nothing of others
-            return 0.0
+            return UNBOUNDED
 
     def _turned_to_limit(self) -> MemoryLoop:
         """Prices of equal layers at the limit, also where they prove that none of these costs less than `below`."""
@@ -193,7 +193,16 @@ class EqualLayers:
         return replace(made, plan=plan, problem=self._problem)
 
     def _bounded(self, met: Solution, equal: MemoryLoop) -> Solution:
-        """`met` with what is proven of all plans: at the prices of equal layers, where that is about as much."""
+        """`met` with what is proven of all plans: at the prices of equal layers, where that is about as much.
+
+        What was proven before is enough where it is within the gap tolerance.
+        """
+        found = self.attempt.known
+        if found.bound >= met.objective * (1 - self._tolerance):
+            self._take_up(found.bound)
+            low = min(found.bound, met.objective)
+            return replace(met, lower_bound=low, witness=found.proof)
+
         found = self._priced(equal.focus, met.objective, _FINE)
         wanted = equal.focus.bound(float(self.limit)) * (1 - self._tolerance)
         if found.bound >= min(wanted, met.objective):
@@ -235,8 +244,11 @@ class EqualLayers:
         options = self._options
         options = replace(options, gap_tolerance=share * options.gap_tolerance)
         found = bounded_at(self._problem, prices, float(self.limit), below, options)
-        Tried(self.attempt, self.limit, self.free, self.below).prove(found.bound)
+        self._take_up(found.bound)
         return found
+
+    def _take_up(self, bound: float) -> None:
+        Tried(self.attempt, self.limit, self.free, self.below).prove(bound)
 
     @property
     def _options(self) -> SolveOptions:

@@ -27,6 +27,7 @@ from autopar.search.task import Planned, Task
 from autopar.search.tried import entries_of
 from autopar.solve import NothingCheaper
 from autopar.solve.certificate.proof import Prices
+from autopar.solve.parametric.relaxation import PricedBound
 
 _ENOUGH = 0.02  # of a plan's cost: what may be left to prove
 _CLOSE = 0.01  # of a bound
@@ -96,7 +97,8 @@ def or_recomputed(
 class _Looked:
     """What is known of recomputation at the places whose `free` plans exceed the limit, and the attempts at it.
 
-    Large attempts are made anew each time they are asked for: all at once they take too much memory.
+    Large attempts are made anew each time they are asked for: all at once they take too much memory. So of the proofs
+    only that of the least bound is kept: its place is searched.
     """
 
     places: Sequence[MeshSearch]
@@ -106,6 +108,7 @@ class _Looked:
     """What is proven of all plans at each place within the limit."""
     _bounded: set[int] = field(default_factory=set[int])
     _small: dict[int, RecomputeSolve] = field(default_factory=lambda: dict[int, RecomputeSolve]())
+    _proven: dict[int, PricedBound] = field(default_factory=dict[int, PricedBound])
     _prices: dict[OpGraph, list[Prices]] = field(default_factory=dict[OpGraph, list[Prices]])
 
     def __post_init__(self) -> None:
@@ -132,6 +135,7 @@ class _Looked:
         assert twins is not None
         prices = self._prices.setdefault(task.graph, list[Prices]())
         attempt = recompute_solve(task, self.free[n][0], twins, prices)
+        attempt = replace(attempt, known=self._proven.get(n, attempt.known))
         is_small = entries_of(attempt) <= FEW_ENTRIES
         return replace(attempt, is_one_of_several=is_one_of_several and not is_small)
 
@@ -143,9 +147,11 @@ class _Looked:
         attempt = self.at(n)
         if entries_of(attempt) <= FEW_ENTRIES:
             self._small[n] = attempt
-        bound = bounded_within(attempt, limit, _unbounded(self.free[n][1]), below)
-        self.take_up(n, bound)
-        return bound > 0
+        found = bounded_within(attempt, limit, _unbounded(self.free[n][1]), below)
+        if all(found.bound < other.bound for other in self._proven.values()):
+            self._proven = {n: found}
+        self.take_up(n, found.bound)
+        return found.bound > 0
 
 
 def _smallest_peak(finish: RaceResult[Planned]) -> int | None:

@@ -32,6 +32,7 @@ from autopar.search.space import build_space
 from autopar.search.task import Planned
 from autopar.search.verify_plan import verify_plan
 from autopar.solve import InvalidSolution, NothingCheaper
+from autopar.solve.parametric.relaxation import UNBOUNDED, PricedBound
 from tests.recompute.steps import arrays, scanned, specs, unrolled
 
 pytestmark = pytest.mark.usefixtures("fused_as_ever")
@@ -430,6 +431,7 @@ class Attempt:
 
     n: int
     proven: float
+    known: PricedBound = UNBOUNDED
     is_one_of_several: bool = False
 
     def bound_within(self, _: int) -> float:
@@ -453,7 +455,7 @@ def three(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], list[Any]]:
     monkeypatch.setattr(recompute, "recompute_solve", lambda _, n, *rest: Attempt(n, proven[n]))
     monkeypatch.setattr(recompute, "entries_of", lambda _: 10**6)
     monkeypatch.setattr(recompute, "_unbounded", lambda free: free)
-    monkeypatch.setattr(recompute, "bounded_within", lambda again, *_: again.proven)
+    monkeypatch.setattr(recompute, "bounded_within", lambda again, *_: PricedBound(again.proven))
     return lambda is_over: [place(n, is_over) for n in range(3)]
 
 

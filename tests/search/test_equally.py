@@ -22,6 +22,7 @@ from autopar.search.task import Planned, SearchOptions, Task
 from autopar.search.tried import focused
 from autopar.solve import Infeasible, NothingCheaper, verify
 from autopar.solve.certificate.proof import Prices
+from autopar.solve.parametric.relaxation import PricedBound
 from autopar.solve.periodic import quotient
 from autopar.solve.periodic.layers import with_layers
 from autopar.solve.problem.problem import objective, peak
@@ -293,7 +294,7 @@ def test_little_work_bounds_all_plans_within_a_limit(monkeypatch: pytest.MonkeyP
 
     def bound(below: float, prices: list[Prices]) -> float:
         attempt = replace(place.attempt(), prices=prices)
-        return memory_limit.bounded_within(attempt, limit, free, below)
+        return memory_limit.bounded_within(attempt, limit, free, below).bound
 
     known = list[Prices]()
     most = 1.1 * found.plan.objective_s
@@ -310,3 +311,31 @@ def test_little_work_bounds_all_plans_within_a_limit(monkeypatch: pytest.MonkeyP
     assert bound(most, []) == 0.0
     monkeypatch.setattr(memory_limit, "FEW_ENTRIES", inf)
     assert bound(most, known) == 0.0
+
+
+def test_what_was_proven_before_is_not_proven_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (memory_loop, memory_limit):
+        monkeypatch.setattr(module, "FEW_ENTRIES", 0)
+    for name in ("_MOST_WHOLE", "_PROGRAMS"):  # nothing but equal layers
+        monkeypatch.setattr(memory_limit, name, 0)
+    free = find_plan(task(), [FOUR])
+    limit = int(0.6 * free.account.peak_memory_bytes)
+    (place,) = places_of(task(), [FOUR])
+    found = memory_limit.plan_within(place.attempt(), limit, free)
+    assert found.solution is not None
+    assert found.solution.witness
+    proven = PricedBound(found.plan.objective_s, found.solution.witness)
+
+    def anew(*_: object) -> PricedBound:
+        raise AssertionError("proven again")
+
+    monkeypatch.setattr(memory_limit, "bounded_at", anew)
+    with pytest.raises(AssertionError, match="proven again"):
+        memory_limit.plan_within(place.attempt(), limit, free)
+
+    attempt = replace(place.attempt(), known=proven)
+    again = memory_limit.plan_within(attempt, limit, free)
+    assert again.plan == replace(found.plan, lower_bound_s=proven.bound)
+    assert attempt.bound_within(limit) == proven.bound
+    assert again.solution is not None
+    assert again.solution.witness is proven.proof

@@ -68,6 +68,10 @@ class PricedBound:
     proof: Proof = ()
 
 
+UNBOUNDED = PricedBound(0.0)
+"""Where nothing is proven: no cost is negative."""
+
+
 def _highest(prices: Prices) -> Prices:
     """Those that matter, of the same sum: any prices prove a bound."""
     total = float(prices.values.sum())

@@ -39,7 +39,7 @@ from autopar.solve import (
     clashing,
     solve,
 )
-from autopar.solve.certificate.proof import Prices
+from autopar.solve.certificate.proof import Prices, Proof
 from autopar.solve.parametric.relaxation import UNBOUNDED, PricedBound
 
 FEW_ENTRIES = 30_000
@@ -56,9 +56,8 @@ class LimitedSolve:
 
     Under one limit after another the Problem is the same but for the limit: what was met under one is where the next
     starts from, and no limit is solved twice. `prices` of memory are those that proved a limit, here or on another
-    mesh: meshes on which one graph is searched may share the list. `known` is what was proven within the task's limit
-    before. What `is_one_of_several` is given up where nothing is met soon: of all of them one is looked into to the
-    end.
+    mesh: meshes on which one graph is searched may share the list. What `is_one_of_several` is given up where nothing
+    is met soon: of all of them one is looked into to the end.
     """
 
     task: Task
@@ -67,11 +66,10 @@ class LimitedSolve:
     step_kinds: tuple[StepKind, ...]
     near: Planned | None = None
     prices: list[Prices] = field(default_factory=list[Prices])
-    known: PricedBound = UNBOUNDED
     met: list[Solution] = field(default_factory=list[Solution])
     _solved: dict[float, Planned] = field(default_factory=dict[float, Planned])
     _refused: list[tuple[float, Infeasible]] = field(default_factory=list[tuple[float, Infeasible]])
-    _bounds: dict[float, float] = field(default_factory=dict[float, float])
+    _bounds: dict[float, PricedBound] = field(default_factory=dict[float, PricedBound])
     is_one_of_several: bool = False
 
     def solve(
@@ -110,11 +108,16 @@ class LimitedSolve:
             return self._solved[limit_bytes].plan.lower_bound_s
         if any(limit_bytes <= refused for refused, _ in self._refused):
             return inf
-        return self._bounds.get(limit_bytes, 0.0)
+        return self.proven_within(limit_bytes).bound
 
-    def prove(self, limit_bytes: float, bound: float) -> None:
-        """Takes up that all plans within this limit cost at least `bound`."""
-        self._bounds[limit_bytes] = max(bound, self._bounds.get(limit_bytes, 0.0))
+    def proven_within(self, limit_bytes: float) -> PricedBound:
+        """What `prove` took up of this limit, with its proof if that was kept."""
+        return self._bounds.get(limit_bytes, UNBOUNDED)
+
+    def prove(self, limit_bytes: float, bound: float, proof: Proof = ()) -> None:
+        """Takes up that all plans within this limit cost at least `bound`, and the proof if it is to be kept."""
+        if bound > self.proven_within(limit_bytes).bound:
+            self._bounds[limit_bytes] = PricedBound(bound, proof)
 
     def problem(self, limit_bytes: float | None, *, tensors_only: bool = False) -> Problem:
         """The Problem under `limit_bytes`, with what the constraints leave."""

@@ -195,11 +195,10 @@ class EqualLayers:
     def _bounded(self, met: Solution, equal: MemoryLoop) -> Solution:
         """`met` with what is proven of all plans: at the prices of equal layers, where that is about as much.
 
-        What was proven before is enough where it is within the gap tolerance.
+        What was proven before is enough where it is within the gap tolerance, and its proof was kept.
         """
-        found = self.attempt.known
-        if found.bound >= met.objective * (1 - self._tolerance):
-            self._take_up(found.bound)
+        found = self.attempt.proven_within(float(self.limit))
+        if found.proof and found.bound >= met.objective * (1 - self._tolerance):
             low = min(found.bound, met.objective)
             return replace(met, lower_bound=low, witness=found.proof)
 
@@ -244,11 +243,8 @@ class EqualLayers:
         options = self._options
         options = replace(options, gap_tolerance=share * options.gap_tolerance)
         found = bounded_at(self._problem, prices, float(self.limit), below, options)
-        self._take_up(found.bound)
+        Tried(self.attempt, self.limit, self.free, self.below).prove(found.bound)
         return found
-
-    def _take_up(self, bound: float) -> None:
-        Tried(self.attempt, self.limit, self.free, self.below).prove(bound)
 
     @property
     def _options(self) -> SolveOptions:

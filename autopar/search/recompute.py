@@ -105,14 +105,15 @@ class _Looked:
     inside: Sequence[Collection[int]]
     free: Mapping[int, Found]
     known: list[float] = field(init=False)
-    """What is proven of all plans at each place within the limit."""
+    """What is proven of all plans at each place within the limit; `_least`: by little work, where it is the least."""
     _bounded: set[int] = field(default_factory=set[int])
     _small: dict[int, RecomputeSolve] = field(default_factory=lambda: dict[int, RecomputeSolve]())
-    _proven: dict[int, PricedBound] = field(default_factory=dict[int, PricedBound])
+    _least: tuple[int, PricedBound] = field(init=False)
     _prices: dict[OpGraph, list[Prices]] = field(default_factory=dict[OpGraph, list[Prices]])
 
     def __post_init__(self) -> None:
         self.known = [-inf] * len(self.places)
+        self._least = -1, PricedBound(inf)
 
     def is_open(self, n: int, best: float) -> bool:
         """Whether there is anything to recompute at a place, and what is proven does not rule it out."""
@@ -135,7 +136,9 @@ class _Looked:
         assert twins is not None
         prices = self._prices.setdefault(task.graph, list[Prices]())
         attempt = recompute_solve(task, self.free[n][0], twins, prices)
-        attempt = replace(attempt, known=self._proven.get(n, attempt.known))
+        position, least = self._least
+        if position == n and task.memory_limit_bytes is not None:
+            attempt.prove(task.memory_limit_bytes, least.bound, least.proof)
         is_small = entries_of(attempt) <= FEW_ENTRIES
         return replace(attempt, is_one_of_several=is_one_of_several and not is_small)
 
@@ -148,8 +151,8 @@ class _Looked:
         if entries_of(attempt) <= FEW_ENTRIES:
             self._small[n] = attempt
         found = bounded_within(attempt, limit, _unbounded(self.free[n][1]), below)
-        if all(found.bound < other.bound for other in self._proven.values()):
-            self._proven = {n: found}
+        if found.proof and found.bound < self._least[1].bound:
+            self._least = n, found
         self.take_up(n, found.bound)
         return found.bound > 0
 

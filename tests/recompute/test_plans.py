@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import inf
 from pathlib import Path
@@ -32,7 +32,8 @@ from autopar.search.space import build_space
 from autopar.search.task import Planned
 from autopar.search.verify_plan import verify_plan
 from autopar.solve import InvalidSolution, NothingCheaper
-from autopar.solve.parametric.relaxation import UNBOUNDED, PricedBound
+from autopar.solve.certificate.proof import Proof, Unlimit
+from autopar.solve.parametric.relaxation import PricedBound
 from tests.recompute.steps import arrays, scanned, specs, unrolled
 
 pytestmark = pytest.mark.usefixtures("fused_as_ever")
@@ -425,17 +426,23 @@ def test_meshes_about_as_good_without_the_limit_are_looked_at_in_order_of_promis
     assert recompute._in_order(places, bounds) == [3, 2, 0, 1, 4]
 
 
+PROOF: Proof = (Unlimit(),)
+
+
 @dataclass(frozen=True)
 class Attempt:
     """What stands for the attempt at recomputation on mesh `n`, of which `proven` is proven."""
 
     n: int
     proven: float
-    known: PricedBound = UNBOUNDED
+    told: list[tuple[float, Proof]] = field(default_factory=list[tuple[float, Proof]])
     is_one_of_several: bool = False
 
     def bound_within(self, _: int) -> float:
         return self.proven
+
+    def prove(self, _: int, bound: float, proof: Proof) -> None:
+        self.told.append((bound, proof))
 
 
 @pytest.fixture
@@ -455,7 +462,9 @@ def three(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], list[Any]]:
     monkeypatch.setattr(recompute, "recompute_solve", lambda _, n, *rest: Attempt(n, proven[n]))
     monkeypatch.setattr(recompute, "entries_of", lambda _: 10**6)
     monkeypatch.setattr(recompute, "_unbounded", lambda free: free)
-    monkeypatch.setattr(recompute, "bounded_within", lambda again, *_: PricedBound(again.proven))
+    monkeypatch.setattr(
+        recompute, "bounded_within", lambda again, *_: PricedBound(again.proven, PROOF)
+    )
     return lambda is_over: [place(n, is_over) for n in range(3)]
 
 
@@ -478,13 +487,14 @@ def test_meshes_are_searched_by_what_little_work_proves_of_each(
 ) -> None:
     """The cheapest plan, on the mesh that promises most, costs `least`; the other meshes have none as cheap.
 
-    Where the time is over, nothing is bounded before.
+    Where the time is over, nothing is bounded before. The mesh of the least bound is told what proved that.
     """
     met = list[int]()
 
     def better(again: Any, limit: int, free: Any, n: int, finish: Any) -> Any:
         assert again.n == n
         assert again.is_one_of_several
+        assert again.told == ([(again.proven, PROOF)] if n == 2 and not is_over else [])
         met.append(n)
         return replace(finish, objective=least, winner=n) if n == 2 else finish
 

@@ -324,18 +324,23 @@ def test_what_was_proven_before_is_not_proven_again(monkeypatch: pytest.MonkeyPa
     found = memory_limit.plan_within(place.attempt(), limit, free)
     assert found.solution is not None
     assert found.solution.witness
-    proven = PricedBound(found.plan.objective_s, found.solution.witness)
+    proven = found.plan.objective_s, found.solution.witness
 
     def anew(*_: object) -> PricedBound:
         raise AssertionError("proven again")
 
     monkeypatch.setattr(memory_limit, "bounded_at", anew)
-    with pytest.raises(AssertionError, match="proven again"):
-        memory_limit.plan_within(place.attempt(), limit, free)
+    for kept in ((), proven[:1]):  # nothing, and what has no proof
+        attempt = place.attempt()
+        for bound in kept:
+            attempt.prove(limit, bound)
+        with pytest.raises(AssertionError, match="proven again"):
+            memory_limit.plan_within(attempt, limit, free)
 
-    attempt = replace(place.attempt(), known=proven)
+    attempt = place.attempt()
+    attempt.prove(limit, *proven)
     again = memory_limit.plan_within(attempt, limit, free)
-    assert again.plan == replace(found.plan, lower_bound_s=proven.bound)
-    assert attempt.bound_within(limit) == proven.bound
+    assert again.plan == replace(found.plan, lower_bound_s=proven[0])
+    assert attempt.bound_within(limit) == proven[0]
     assert again.solution is not None
-    assert again.solution.witness is proven.proof
+    assert again.solution.witness is proven[1]

@@ -8,6 +8,8 @@ columns and terms: larger ones take the rate of its last entry.
 Priced here instead, by operations or bytes on the device's peaks, are products that the table does not hold (of
 bfloat16 to float32 and of mixed types, which it puts 60 times too slow), convolutions of cuDNN, and copies. Products
 then run at the 780 TFLOP/s that the table has for large ones of bfloat16, other types in proportion to their peaks.
+Concatenations take the time that the compiler gives to what they move: it adds 400 operations an element to some, which
+none of them does, so that these are not fused into reductions (`GpuHloCostAnalysis::HandleConcatenate`).
 Nothing is said of launches: kernels are counted.
 """
 
@@ -63,6 +65,9 @@ COLLECTIVES = (
 
 _COSTS = re.compile(r'"reification_cost":\[(.*?)\]')
 _COST = re.compile(r'"exec_time_us":([\d.e+\-]+),.*?"name":"([^"]*)"')
+_MOVING = re.compile(r'"memory_access_time_us":([\d.e+\-]+),"name":""')
+_JOINED = re.compile(r"dimensions=\{(\d+)\}")
+_WARP = 32
 _TARGET = re.compile(r'custom_call_target="([^"]*)"')
 _CONTRACTED = re.compile(r'"lhs_contracting_dimensions":\[([^\]]*)\]')
 _LABELS = re.compile(r"dim_labels=(\w+)_(\w+)->(\w+)")
@@ -106,7 +111,9 @@ def _kernels(module: HloModule, computation: str, times: int, device: Device) ->
         if opcode.removesuffix("-start").removesuffix("-done") in COLLECTIVES:
             continue
         if opcode not in NO_KERNELS:
-            yield Kernel(instruction, times, _seconds(instruction, results, device))
+            said = _moving_s(instruction) if _holds_off(module, instruction) else None
+            seconds = _seconds(instruction, results, device) if said is None else said
+            yield Kernel(instruction, times, seconds)
             continue
         if opcode in ("while", "conditional", "call", "async-start"):
             inside = times
@@ -134,6 +141,25 @@ def _seconds(
     if "sol" in said:
         return said["sol"]
     return _moved_bytes(instruction, arrays) / device.memory_bandwidth_bytes_per_s
+
+
+def _holds_off(module: HloModule, instruction: HloInstruction) -> bool:
+    """Whether a fusion joins parts whose bounds lie within a warp, to which the compiler adds operations."""
+    for called in instruction.called if instruction.opcode == "fusion" else ():
+        inner = module.computations[called]
+        results = {one.name: one.result for one in inner}
+        for one in inner:
+            if one.opcode == "concatenate" and (found := _JOINED.search(one.attributes)):
+                dim = int(found[1])
+                if dim and results[one.operands[0]][0].dims[dim] % _WARP:
+                    return True
+    return False
+
+
+def _moving_s(instruction: HloInstruction) -> float | None:
+    """Seconds that the compiler gives to what a kernel moves, if it says."""
+    found = _MOVING.search(instruction.attributes)
+    return None if found is None else 1e-6 * float(found[1])
 
 
 def _costs(instruction: HloInstruction) -> dict[str, float]:

@@ -178,8 +178,8 @@ class DeviceProfile(Strict):
 
     What a device reaches of its peaks is optional, see `Efficiency`: `products` of any type (`Reach`), `half_sizes` of
     products by element type, what `convolutions` pack by kind, `work` by kind of operation and element type, `memory`
-    as points of a curve, which goes on at the memory bandwidth, `fresh` and `runs` (by kind, of one run) as points of
-    curves that go on as up to the last. Without any of them, all.
+    as points of a curve, which goes on at `memory_share` of the memory bandwidth (all of it, if not said), `fresh` and
+    `runs` (by kind, of one run) as points of curves that go on as up to the last. Without any of them, all.
     `compiler`: who compiles for it, where that is known (see `Device`). `host_bandwidth_bytes_per_s`: without it, that
     of PCI Express 3.0.
     """
@@ -198,6 +198,7 @@ class DeviceProfile(Strict):
     convolutions: dict[Name, PackingProfile] = {}
     work: dict[Name, dict[Name, WorkProfile]] = {}
     memory: list[PointProfile] = []
+    memory_share: Figure | None = None
     fresh: list[PointProfile] = []
     runs: dict[
         Literal["gather", "scatter-add"], Annotated[list[PointProfile], Field(min_length=1)]
@@ -235,12 +236,14 @@ class DeviceProfile(Strict):
             or self.convolutions
             or self.work
             or self.memory
+            or self.memory_share
             or self.fresh
             or self.runs
         ):
             return None
 
         last = self.fresh[-1] if self.fresh else None
+        share = 1.0 if self.memory_share is None else self.memory_share.value
         peaks = {dtype: peak.value for dtype, peak in self.peak_flops_per_s.items()}
         return Efficiency(
             {
@@ -251,8 +254,8 @@ class DeviceProfile(Strict):
                 kind: {d: work.curve(part) for d, work in mine.items()}
                 for kind, mine in self.work.items()
             },
-            _curve(self.memory, part / self.memory_bandwidth_bytes_per_s.value, part)
-            if self.memory
+            _curve(self.memory, part / (share * self.memory_bandwidth_bytes_per_s.value), part)
+            if self.memory or self.memory_share
             else None,
             _curve(self.fresh, part * last.seconds.value / last.size_bytes, part) if last else None,
             {kind: packing.packing() for kind, packing in self.convolutions.items()},

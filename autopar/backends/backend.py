@@ -55,10 +55,13 @@ class Backend:
     without copies (`core.parcels`); None: none.
     `wants_matrices`: it puts operands of products of tensors in another order, and those of matrices not.
     `wants_rows`: it may lay out what an all_to_all is given otherwise than by rows, and then refuse it.
+    `scatters_apart`: it may compute a scatter's operand in the scatter's loop, and then writes updates that are out of
+    range at row 0 (XLA's CPU compiler, JAX 0.10.2). For the others XLA's own partitioner splits rows like that too.
     `repeats_random_bits`: every device makes all random bits of the compiler's own generator.
     `holding`: what it holds otherwise than the program says.
     `several`: the kinds of operators that it makes several kernels of (`beside_s`).
-    `fusing`: what it fuses beside what every backend does.
+    `fusing`: what it fuses beside what every backend does, by which time is priced.
+    `counting`: as much of that as memory is counted by.
     """
 
     name: str = ""
@@ -67,10 +70,12 @@ class Backend:
     apart_bytes: int | None = None
     wants_matrices: bool = False
     wants_rows: bool = False
+    scatters_apart: bool = True
     repeats_random_bits: bool = False
     holding: Holding = AS_WRITTEN
     several: frozenset[str] = frozenset()
     fusing: Fusing = PLAIN
+    counting: Fusing = PLAIN
 
     def copied(self, graph: OpGraph) -> frozenset[int]:
         """The ids of the boundary operators of loops that copy what they pass on."""
@@ -109,7 +114,8 @@ class Backend:
         return flops * 0.0
 
     def is_summed(self, kind: CollectiveKind, group: Group) -> bool:
-        """Whether a gather is run as an all-reduce: of arrays that are zero but for a device's own part.
+        """Whether a gather is run as an all-reduce of arrays that are zero but for a device's own part, or a scatter as
+        an all-reduce of which a device takes its own part.
 
         Args:
           kind: of a collective.

@@ -47,7 +47,13 @@ caches of 132 processors, 2 KiB each, read 20 times as fast as memory, the L2 ca
 with one value for every row takes 164.2 us where these are 2^16, 192.4 where 2^18 to 2^20, and 240 where 2^24.
 """
 FUSING = Fusing(
-    row_elements=ROW_ELEMENTS, anew=True, dear=DEAR, into_products=True, caches=CACHES, borders=True
+    row_elements=ROW_ELEMENTS,
+    anew=True,
+    dear=DEAR,
+    into_products=True,
+    caches=CACHES,
+    moving=frozenset(("concatenate",)),
+    borders=True,
 )
 HOLDING = Holding(
     gradients_late=True,
@@ -79,9 +85,11 @@ class XlaGpu(Backend):
 
     name: str = "xla_gpu"
     apart_bytes: int | None = 0
+    scatters_apart: bool = False
     holding: Holding = HOLDING
     several: frozenset[str] = frozenset((POOLING,))
     fusing: Fusing = FUSING
+    counting: Fusing = FUSING
 
     def copied(self, graph: OpGraph) -> frozenset[int]:
         """See `Backend.copied`: as on CPUs, and slices that a rematerialised block reads: its barrier wants arrays."""

@@ -60,7 +60,7 @@ def assemble(
     the memory is that of tensors between their making and their last use, and nothing else. `caches` are what
     assemblies of this space at these prices share.
     """
-    fusing = backend_of(compiler_of(pricing)).fusing
+    fusing = backend_of(compiler_of(pricing)).counting
     build = Builder(graph, flow, space, router, limit_bytes is not None, caches, fusing)
     return build.problem(pricing, limit_bytes, tensors_only)
 
@@ -69,7 +69,7 @@ def least_bytes(
     graph: OpGraph, flow: Dataflow, space: Space, pricing: Pricing, router: Router
 ) -> float:
     """What every choice from `space` holds on a device at some time, found without what choices cost."""
-    fusing = backend_of(compiler_of(pricing)).fusing
+    fusing = backend_of(compiler_of(pricing)).counting
     return least_use(Usages(graph, flow, space, router, True, fusing=fusing).usages(False))
 
 

@@ -108,7 +108,7 @@ def _builder(
     may_keep: bool = False,
 ) -> RecomputeBuilder:
     args = rewritten.graph, clipped(rewritten.graph, flow), space, router, True
-    fusing = backend_of(compiler_of(pricing)).fusing
+    fusing = backend_of(compiler_of(pricing)).counting
     return RecomputeBuilder(*args, fusing=fusing, rewritten=rewritten, may_keep=may_keep)
 
 

@@ -1,7 +1,6 @@
 """Fusion: which tensors reach memory at all, and which operators run as one loop.
 
-What every backend of XLA does is `PLAIN`. What others do beside that a `Fusing` says, by which time is priced; memory
-is counted by `PLAIN`, which never keeps less.
+What every backend of XLA does is `PLAIN`, which never keeps less. What others do beside that a `Fusing` says.
 """
 
 from __future__ import annotations
@@ -31,8 +30,14 @@ class Fusing:
       is added, the last two dims are swapped. A wider type is left to whoever reads it.
     * `caches`: what reading an array once more takes, as a share of reading it from memory, by how many bytes it has
       less than, smallest first; all of it where it has more. (): nothing is read again.
+    * `moving`: the `moving_way`s that it computes in the loop that reads them, beside those that every backend does.
+    * `moving_written`: those that are in a loop, but whose operands are written before.
+    * `moving_alone`: those that are in no loop.
     * `borders`: what is read in a loop, a branch or a rematerialised block that it is not made in is written, and so is
       what repeats; but for a constant, which is made there.
+    * `sinks`: what repeats is made where it is read all the same.
+    * `loop_bytes`: a loop takes for each element as long as moving so many bytes more than it reads and writes, unless
+      it writes elements of as many.
     """
 
     row_elements: int = 0
@@ -40,7 +45,12 @@ class Fusing:
     dear: tuple[tuple[str, float], ...] = ()
     into_products: bool = False
     caches: tuple[tuple[int, float], ...] = ()
+    moving: frozenset[str] = frozenset()
+    moving_written: frozenset[str] = frozenset()
+    moving_alone: frozenset[str] = frozenset()
     borders: bool = False
+    sinks: bool = False
+    loop_bytes: int = 0
 
 
 PLAIN = Fusing()
@@ -64,6 +74,29 @@ def loops(graph: OpGraph, fusing: Fusing = PLAIN) -> tuple[tuple[int, ...], ...]
     They are several only of what is computed `anew`.
     """
     return _fusion(graph, fusing)[1]
+
+
+def moving_way(op: OpNode) -> str:
+    """The kind of an operator, before it "strided" if it skips elements of its operand, "spread" if it pads between."""
+    if op.kind == "slice" and any(stride > 1 for stride in op.params.get("strides") or ()):
+        return "strided slice"
+    if op.kind == "pad" and any(between > 0 for _, _, between in op.params["padding_config"]):
+        return "spread pad"
+    return op.kind
+
+
+def fuses(op: OpNode, fusing: Fusing) -> bool:
+    """Whether a compiler computes `op` inside its readers' loop."""
+    way = moving_way(op)
+    return (is_fusible(op) or way in fusing.moving) and way not in fusing.moving_alone
+
+
+def computes_read(op: OpNode, fusing: Fusing) -> bool:
+    """Whether a compiler computes what `op` reads inside its own loop."""
+    way = moving_way(op)
+    if way in fusing.moving_written or way in fusing.moving_alone:
+        return False
+    return reads_fused(op) or way in fusing.moving
 
 
 @once_per_graph
@@ -172,9 +205,9 @@ def _written(
     in_loops = rows(graph, fusing)
     loop = [*range(len(graph.ops))]
     for op in reversed(graph.ops):
-        fuses = op.id not in absorbed and (is_fusible(op) or op.id in in_loops)
+        is_inside = op.id not in absorbed and (fuses(op, fusing) or op.id in in_loops)
         for tensor in op.outs:
-            into = _readers(graph, fusing, op, uses.get(tensor.id, ())) if fuses else None
+            into = _readers(graph, fusing, op, uses.get(tensor.id, ())) if is_inside else None
             if into is None or len({loop[reader] for reader in into}) != 1:
                 found.add(tensor.id)
             elif len(op.outs) == 1:
@@ -192,17 +225,21 @@ def _readers(graph: OpGraph, fusing: Fusing, op: OpNode, uses: Sequence[Use]) ->
     readers = [
         use.op
         for use in uses
-        if use.op is not None and use.op not in absorbed and reads_fused(graph.ops[use.op])
+        if use.op is not None
+        and use.op not in absorbed
+        and computes_read(graph.ops[use.op], fusing)
     ]
     region = graph.original(op).region
     is_near = len(uses) == 1 or all(graph.ops[reader].region == region for reader in readers)
-    if fusing.borders and any(_enters(graph, op, graph.ops[reader]) for reader in readers):
+    if any(_enters(graph, fusing, op, graph.ops[reader]) for reader in readers):
         return None
     return readers if readers and is_near and len(readers) == len(uses) else None
 
 
-def _enters(graph: OpGraph, op: OpNode, reader: OpNode) -> bool:
-    """Whether `reader` stands in a loop, branch or rematerialised block that `op`, of more than constants, does not."""
+def _enters(graph: OpGraph, fusing: Fusing, op: OpNode, reader: OpNode) -> bool:
+    """Whether what `op` makes is written since `reader` stands in another region: see `Fusing.borders`."""
+    if not fusing.borders or (fusing.sinks and traits_of(op.kind).rearranges == "repeats"):
+        return False
     region = graph.original(op).region
     if reader.region == region or all(tensor.literal is not None for tensor in op.ins):
         return False
@@ -249,7 +286,7 @@ def _made_anew(
         for tensor in op.ins:
             made_of |= sources.get(tensor.id, {tensor.id: tensor.size_bytes})
             work |= works.get(tensor.id, {})
-        if len(op.outs) != 1 or not is_fusible(op):
+        if len(op.outs) != 1 or not fuses(op, fusing):
             continue
 
         (tensor,) = op.outs
@@ -257,7 +294,7 @@ def _made_anew(
             work[op.id] = dear[op.kind] * prod(tensor.shape)
         if tensor.id in found:
             readers = _readers(graph, fusing, op, uses.get(tensor.id, ()))
-            if tensor.id in kept or readers is None or op.id in absorbed:
+            if tensor.id in kept or readers is None or op.id in absorbed or not is_fusible(op):
                 continue
             count = len({last for reader in readers for last in loop[reader]})
             read = sum(made_of.values()) + sum(work.values())
@@ -317,8 +354,8 @@ def written_out(graph: OpGraph, fusing: Fusing = PLAIN) -> frozenset[int]:
         and op.outs[0].size_bytes > sum(tensor.size_bytes for tensor in op.ins)
         and any(
             use.op is None
-            or not reads_fused(graph.ops[use.op])
-            or (fusing.borders and _enters(graph, op, graph.ops[use.op]))
+            or not computes_read(graph.ops[use.op], fusing)
+            or _enters(graph, fusing, op, graph.ops[use.op])
             for use in uses.get(op.outs[0].id, ())
         )
     )
@@ -356,7 +393,11 @@ def recomputed(graph: OpGraph, fusing: Fusing = PLAIN) -> frozenset[int]:
             continue
         readers = [graph.ops[use.op] for use in uses if use.op is not None]
         held = any(_is_kept_for(op, reader, graph.tree) for reader in readers)
-        if len(readers) == len(uses) and not held and all(map(reads_fused, readers)):
+        if (
+            len(readers) == len(uses)
+            and not held
+            and all(computes_read(r, fusing) for r in readers)
+        ):
             found.add(tensor)
 
     return frozenset(found)

@@ -331,9 +331,9 @@ def lives_in(graph: OpGraph, program: ShardedProgram, pricing: Pricing) -> Lives
     backend = backend_of(compiler_of(pricing))
     return lives_of(
         program,
-        in_memory(graph, backend.fusing),
+        in_memory(graph, backend.counting),
         graph.donated,
-        recomputed=recomputed(graph, backend.fusing),
+        recomputed=recomputed(graph, backend.counting),
         workspace=backend.workspace_bytes,
         holding=backend.holding,
     )

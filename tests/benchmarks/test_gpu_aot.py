@@ -119,6 +119,31 @@ def test_a_program_is_its_kernels_and_its_collectives() -> None:
     assert found.serial_s == pytest.approx(whole + 10 * CLUSTER.device.launch_s)
 
 
+@pytest.mark.parametrize(("first", "dim", "micros"), [(3, 1, 2.5), (32, 1, 40.0), (3, 0, 40.0)])
+def test_what_keeps_concatenations_from_being_fused_is_no_time(
+    first: int, dim: int, micros: float
+) -> None:
+    shape = f"[{first},64]" if dim == 0 else f"[64,{first}]"
+    text = f"""HloModule jit_f, num_partitions=8
+
+%joined (a: f32{shape}, b: f32[64,64]) -> f32[64,64] {{
+  %a = f32{shape} parameter(0)
+  %b = f32[64,64] parameter(1)
+  ROOT %c = f32[64,64] concatenate(%a, %b), dimensions={{{dim}}}
+}}
+
+ENTRY %main (x: f32{shape}, y: f32[64,64]) -> f32[64,64] {{
+  %x = f32{shape} parameter(0)
+  %y = f32[64,64] parameter(1)
+  ROOT %f = f32[64,64] fusion(%x, %y), kind=kInput, calls=%joined, backend_config={{"reification_cost":[\
+{{"exec_time_us":40.0,"compute_time_us":39,"memory_access_time_us":2.5,"name":""}},\
+{{"exec_time_us":40.0,"compute_time_us":0,"memory_access_time_us":0,"name":"sol"}}]}}
+}}
+"""
+    (kernel,) = kernels_in(parse_module(text), CLUSTER.device)
+    assert kernel.seconds == pytest.approx(1e-6 * micros)
+
+
 @pytest.mark.parametrize("gradient", ["convBackwardInput", "convBackwardFilter"])
 def test_gradients_of_a_convolution_multiply_as_often_as_it_does(gradient: str) -> None:
     image, window, out = "bf16[8,32,32,64]", "bf16[3,3,64,128]", "bf16[8,32,32,128]"

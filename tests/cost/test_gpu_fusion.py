@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import autopar
-from autopar.backends.known import XLA_CPU, XLA_GPU, XLA_TPU
+from autopar.backends.known import XLA_CPU, XLA_GPU
 from autopar.backends.xla_gpu import CUBLAS_BYTES, ROW_ELEMENTS
 from autopar.core.graph import OpGraph, OpNode
 from autopar.core.mesh import DeviceMesh
@@ -428,5 +428,13 @@ def test_the_gradient_of_max_pooling_is_three_kernels() -> None:
     assert XLA_GPU.workspace_bytes(op, (2 * windows, 8 * windows)) == 5 * 4 * windows
 
 
-def test_other_compilers_fuse_as_every_backend_does() -> None:
-    assert XLA_CPU.fusing == XLA_TPU.fusing == PLAIN
+def test_parts_are_put_together_in_the_kernel_that_makes_and_reads_them() -> None:
+    def joined(x: jax.Array, y: jax.Array) -> jax.Array:
+        return jnp.concatenate([2 * x, jnp.tanh(y)]) * 3
+
+    graph = graph_of(joined, WHOLE, WHOLE)
+    assert (passes(graph, PLAIN), passes(graph, FUSING)) == (12.0, 4.0)
+
+
+def test_cpus_fuse_as_every_backend_does() -> None:
+    assert XLA_CPU.fusing == PLAIN

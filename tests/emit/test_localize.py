@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec
 
 from autopar._payload import Payload
 from autopar.backends.backend import Backend
-from autopar.backends.known import UNKNOWN, XLA_CPU
+from autopar.backends.known import UNKNOWN, XLA_CPU, XLA_GPU, XLA_TPU
 from autopar.core.graph import OpNode, TensorInfo
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement
@@ -197,6 +197,49 @@ def test_products_are_of_matrices_where_dims_are_merged(
                 run_sharded(found, strategy, backend=backend), found.results, strict=True
             ):
                 assert_close(result, whole, str(strategy))
+
+
+def _primitives(kind: str, function: Callable[..., Any], dims: str, backend: Backend) -> list[str]:
+    """What a device runs of the first strategy of `function`, of one operator, with the first operand split so."""
+    found = build(
+        Case(kind, "indexed", function, (Arg((16, 6)), Arg((5, 1), "int32"), Arg((5, 6))))
+    )
+    split = tuple((axis,) if axis.strip() else () for axis in dims)
+    strategies = enumerate_strategies(rule_of(found.op), MESH)
+    strategy = next(s for s in strategies if s.ins[0].dims == split)
+    local = localize(found.op, strategy, MESH, lambda _: 0, backend=backend)
+    return [e.primitive.name for e in jax.make_jaxpr(local)(*found.values).eqns]
+
+
+@pytest.mark.parametrize(
+    ("backend", "expected"), [(UNKNOWN, True), (XLA_CPU, True), (XLA_GPU, False), (XLA_TPU, False)]
+)
+def test_a_scatter_has_its_operand_apart_where_the_compiler_wants_that(
+    backend: Backend, expected: bool
+) -> None:
+    def summed(x: jax.Array, rows: jax.Array, updates: jax.Array) -> jax.Array:
+        numbers = lax.ScatterDimensionNumbers((1,), (0,), (0,))
+        return lax.scatter_add(x, rows, updates, numbers)
+
+    assert ("optimization_barrier" in _primitives("scatter-add", summed, "x ", backend)) is expected
+    assert "optimization_barrier" not in _primitives("scatter-add", summed, "  ", backend)
+
+
+@pytest.mark.parametrize(
+    ("backend", "expected"), [(UNKNOWN, False), (XLA_CPU, False), (XLA_TPU, True)]
+)
+def test_rows_are_kept_as_they_are_found_where_arrays_lie_in_tiles(
+    backend: Backend, expected: bool
+) -> None:
+    def rows(x: jax.Array, rows: jax.Array, _updates: jax.Array) -> jax.Array:
+        return lax.gather(x, rows, lax.GatherDimensionNumbers((1,), (0,), (0,)), (1, 6))
+
+    def columns(x: jax.Array, rows: jax.Array, _updates: jax.Array) -> jax.Array:
+        return lax.gather(x, rows, lax.GatherDimensionNumbers((0,), (0,), (0,)), (1, 6))
+
+    assert ("layout_constraint" in _primitives("gather", rows, "x ", backend)) is expected
+    assert "layout_constraint" not in _primitives("gather", rows, "  ", backend)
+    assert "layout_constraint" not in _primitives("gather", columns, "x ", backend)
 
 
 def test_an_operator_that_was_not_traced_is_refused() -> None:

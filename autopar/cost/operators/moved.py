@@ -7,9 +7,18 @@ from collections import defaultdict
 from autopar.core.graph import OpGraph, OpNode
 from autopar.core.manual import BORDERS
 from autopar.core.memo import once_per_graph
-from autopar.ops.fusion import PLAIN, Fusing, first_made, in_products, loops, materialised
+from autopar.ops.fusion import (
+    PLAIN,
+    Fusing,
+    computes_read,
+    first_made,
+    fuses,
+    in_products,
+    loops,
+    materialised,
+)
 from autopar.ops.touched import touched
-from autopar.ops.traits import reads_fused, traits_of
+from autopar.ops.traits import traits_of
 
 
 @once_per_graph
@@ -51,7 +60,8 @@ def kernels(graph: OpGraph, fusing: Fusing) -> tuple[tuple[OpNode, ...], ...]:
     found: dict[int, list[OpNode]] = {}
     absorbed = in_products(graph, fusing)
     for op, lasts in zip(graph.ops, loops(graph, fusing), strict=True):
-        computes = reads_fused(op) and not traits_of(op.kind).is_view and op.id not in absorbed
+        is_fused = computes_read(op, fusing) or fuses(op, fusing)
+        computes = is_fused and not traits_of(op.kind).is_view and op.id not in absorbed
         if computes and op.recomputes in (None, op.id) and (op.ins or op.outs):
             for last in lasts:
                 found.setdefault(last, []).append(op)

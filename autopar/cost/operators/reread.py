@@ -7,19 +7,20 @@ from math import prod
 
 from autopar.core.graph import OpGraph, OpNode, TensorInfo
 from autopar.core.memo import once_per_graph
-from autopar.cost.operators.moved import kernels, moved
+from autopar.cost.operators.moved import kernels
+from autopar.cost.operators.streamed import streamed
 from autopar.ops.fusion import Fusing, materialised, rows
 from autopar.ops.traits import is_fusible, traits_of
 
 
 @once_per_graph
 def all_moved(graph: OpGraph, fusing: Fusing, devices: int) -> tuple[tuple[float, ...], ...]:
-    """`moved`, and as a share of what it is repeated to what a kernel reads again of smaller arrays (`Fusing.caches`).
+    """`streamed`, and as a share of what it is repeated to what kernels read again of smaller arrays (`Fusing.caches`).
 
     A column that is subtracted from every row's elements is read once for each of them. A kernel that reduces rows has
     it in registers. Whether a cache holds an array is decided with all that split over all `devices`.
     """
-    alone = moved(graph, fusing)
+    alone = streamed(graph, fusing)
     if not fusing.caches:
         return alone
 

@@ -9,11 +9,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from autopar._compat import untyped_jax
+from autopar._compat import row_major, untyped_jax
 from autopar.emit.local.runs import SlicedRuns, on_places
 from autopar.emit.local.shard import Array, LocalOp, Run
 
 _barrier: Callable[[Array], Array] = untyped_jax.lax.optimization_barrier
+
+
+def _as_it_is(array: Array) -> Array:
+    return array
 
 
 def gather(local: LocalOp) -> Run:
@@ -21,7 +25,8 @@ def gather(local: LocalOp) -> Run:
 
     What is in range is decided on the whole tensor, as the operator's mode says, of indices of the type that JAX
     compares: where a value fills, it takes their low 32 bits. Indices out of range of which the caller promised that
-    there are none are clamped, as XLA does.
+    there are none are clamped, as XLA does. Where arrays lie in tiles, rows are kept as they are found: their readers
+    are given the sum of all shards, often a part of it, in the order that suits these.
     """
     op = local.op
     numbers = op.params["dimension_numbers"]
@@ -52,6 +57,10 @@ def gather(local: LocalOp) -> Run:
     bounds = [op.ins[0].shape[d] - op.params["slice_sizes"][d] for d in dims]
     local_bounds = [local.in_shape(0)[d] - slice_sizes[d] for d in dims]
 
+    last = op.outs[0].ndim - len(numbers["offset_dims"])
+    is_by_rows = tuple(numbers["offset_dims"]) == (*range(last, op.outs[0].ndim),)
+    as_found = row_major if local.backend.tiled and is_by_rows else _as_it_is
+
     def run(operand: Array, indices: Array) -> Sequence[Array]:
         indices = indices.astype(_compared(local)) if fills else _clamped(indices, bounds)
         shifted, starts = _shifted(local, dims, bounds, indices)
@@ -64,11 +73,11 @@ def gather(local: LocalOp) -> Run:
         rows = read(operand, jnp.where(mine[..., None], shifted, np.zeros((), shifted.dtype)))[0]
         rows = jnp.where(_along(mine, numbers["offset_dims"]), rows, np.zeros((), rows.dtype))
         if valid is None:
-            return [rows]
+            return [as_found(rows)]
 
         first = (starts == 0).all()
         missing = _along(~valid & first, numbers["offset_dims"])
-        return [jnp.where(missing, _fill_value(local, rows.dtype), rows)]
+        return [as_found(jnp.where(missing, _fill_value(local, rows.dtype), rows))]
 
     return run
 
@@ -106,8 +115,7 @@ def _gather_places(local: LocalOp, runs: SlicedRuns) -> Run:
 def scatter(local: LocalOp) -> Run:
     """Updates of rows of this shard; those of other shards fall out of range and are dropped.
 
-    Behind a barrier: XLA's CPU compiler (jax 0.10.2) writes an update that is out of range at row 0 if it computes the
-    operand in the same loop.
+    Where the compiler wants that, behind a barrier, so that the operand is an array before (`Backend.scatters_apart`).
     """
     op = local.op
     numbers = op.params["dimension_numbers"]
@@ -124,10 +132,11 @@ def scatter(local: LocalOp) -> Run:
     write = local.bind(mode=lax.GatherScatterMode.FILL_OR_DROP)
     bounds = [op.ins[0].shape[d] - widths[d] for d in dims]
     clips = op.params["mode"] == "CLIP"
+    apart = _barrier if local.backend.scatters_apart else _as_it_is
 
     def run(operand: Array, indices: Array, updates: Array) -> Sequence[Array]:
         shifted, _ = _shifted(local, dims, bounds, _clamped(indices, bounds) if clips else indices)
-        return write(_barrier(operand), shifted, updates)
+        return write(apart(operand), shifted, updates)
 
     return run
 

@@ -1,6 +1,6 @@
 """Fusion: which tensors reach memory at all, and which operators run as one loop.
 
-What every backend of XLA does is `PLAIN`, which never keeps less. What others do beside that a `Fusing` says.
+What every backend of XLA does is `PLAIN`. What some do otherwise a `Fusing` says.
 """
 
 from __future__ import annotations
@@ -229,6 +229,7 @@ def _readers(graph: OpGraph, fusing: Fusing, op: OpNode, uses: Sequence[Use]) ->
         and use.op not in absorbed
         and computes_read(graph.ops[use.op], fusing)
     ]
+
     region = graph.original(op).region
     is_near = len(uses) == 1 or all(graph.ops[reader].region == region for reader in readers)
     if any(_enters(graph, fusing, op, graph.ops[reader]) for reader in readers):

@@ -11,6 +11,7 @@ from autopar.cost.pricing import Roofline
 from autopar.redistribute.route import Router
 from autopar.trace import trace
 from cost_models import collective_time_s, load_cluster
+from cost_models.compute import moving_time_s
 from cost_models.groups import group
 
 GRAPH = trace(lambda x: x + 1, (jnp.ones(8),)).graph
@@ -30,7 +31,7 @@ def gathered_s(cluster: str, mesh: tuple[int, ...], *axes: int) -> float:
 def test_a_gather_along_three_rings_of_tpus_is_an_all_reduce_of_zeros_that_are_written() -> None:
     prices = pricing("tpu-v5p-4x4x4", x=16, y=4)
     device = prices.cluster.device
-    written_s = SIZE / device.memory_bandwidth_bytes_per_s + device.launch_s
+    written_s = moving_time_s(SIZE, device) + device.launch_s
     summed_s = prices.step_cost("all_reduce", ("x", "y"), SIZE)
     assert prices.step_cost("all_gather", ("x", "y"), SIZE) == pytest.approx(summed_s + written_s)
 

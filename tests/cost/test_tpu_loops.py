@@ -13,6 +13,7 @@ import pytest
 from autopar.backends.known import XLA_TPU
 from autopar.cost.operators.reread import all_moved
 from autopar.trace import trace
+from cost_models import load_cluster
 
 SHAPE = (32768, 2048)
 CYCLES = 0.00088 * 2**26
@@ -46,3 +47,11 @@ def test_a_loop_takes_what_the_compiler_says(
         for tensor, share in zip((*op.ins, *op.outs), shares, strict=True)
     )
     assert size / prod(SHAPE) == pytest.approx(cycles / CYCLES, rel=0.08)
+
+
+def test_an_all_to_all_is_copied_beside() -> None:
+    device = load_cluster("tpu-v5p-2x2x2").device
+    turn = XLA_TPU.turn_price(device)
+    moved_s = 4 * 2**26 / (0.72 * 2.765e12)
+    assert turn("all_to_all", 2**26) == pytest.approx(moved_s + device.launch_s)
+    assert turn("all_gather", 2**26) == 0

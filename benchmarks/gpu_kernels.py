@@ -111,9 +111,7 @@ def _kernels(module: HloModule, computation: str, times: int, device: Device) ->
         if opcode.removesuffix("-start").removesuffix("-done") in COLLECTIVES:
             continue
         if opcode not in NO_KERNELS:
-            said = _moving_s(instruction) if _holds_off(module, instruction) else None
-            seconds = _seconds(instruction, results, device) if said is None else said
-            yield Kernel(instruction, times, seconds)
+            yield Kernel(instruction, times, _seconds(module, instruction, results, device))
             continue
         if opcode in ("while", "conditional", "call", "async-start"):
             inside = times
@@ -124,7 +122,10 @@ def _kernels(module: HloModule, computation: str, times: int, device: Device) ->
 
 
 def _seconds(
-    instruction: HloInstruction, results: Mapping[str, tuple[HloArray, ...]], device: Device
+    module: HloModule,
+    instruction: HloInstruction,
+    results: Mapping[str, tuple[HloArray, ...]],
+    device: Device,
 ) -> float:
     """Seconds of one run of a kernel."""
     arrays = [array for operand in instruction.operands for array in results[operand]]
@@ -138,6 +139,9 @@ def _seconds(
         return _roofline_s(flops, arrays[0].dtype, _moved_bytes(instruction, arrays), device)
     if '"__triton' in instruction.attributes and "indexing-cost-model" in said:
         return said["indexing-cost-model"]
+    found = _MOVING.search(instruction.attributes) if _holds_off(module, instruction) else None
+    if found is not None:
+        return 1e-6 * float(found[1])
     if "sol" in said:
         return said["sol"]
     return _moved_bytes(instruction, arrays) / device.memory_bandwidth_bytes_per_s
@@ -154,12 +158,6 @@ def _holds_off(module: HloModule, instruction: HloInstruction) -> bool:
                 if dim and results[one.operands[0]][0].dims[dim] % _WARP:
                     return True
     return False
-
-
-def _moving_s(instruction: HloInstruction) -> float | None:
-    """Seconds that the compiler gives to what a kernel moves, if it says."""
-    found = _MOVING.search(instruction.attributes)
-    return None if found is None else 1e-6 * float(found[1])
 
 
 def _costs(instruction: HloInstruction) -> dict[str, float]:

@@ -30,7 +30,8 @@ once otherwise. Beside a gather of each array, two of 9.2 to 52.4 MB together ta
 to 60 ps an element, two of up to 7.9 MB none; on v5e:4x4 from 19.7 MB on 124 to 130 ps, up to 13.1 none. A packed
 scatter takes 9 to 11 ps an element more, on v5e 19, whatever the size. In float32 it is as much for each element.
 """
-_ITEMSIZE = 2  # of what is packed, as a rule
+_ITEMSIZE = 2  # of what is packed or turned, as a rule
+_TURNED_BYTES = 8
 COUNTING = Fusing(
     moving=frozenset(("concatenate",)),
     moving_written=frozenset(("concatenate", "pad", "rev", "split", "strided slice")),
@@ -90,9 +91,9 @@ class XlaTpu(Backend):
 
 
 def _turning_time_s(device: Device, kind: StepKind, size_bytes: int) -> float:
-    """An all_to_all is given, or leaves, its array in another order of dims. Each copy of that takes 8 bytes' time an
-    element, of bfloat16 too, where neither dim is the last one; where the last is split 8 to 29, in one or two copies.
+    """An all_to_all is given, or leaves, its array in another order of dims: copies that take the time of 8 bytes an
+    element, of bfloat16 and float32, where neither dim is the last one, else of 8 to 29.
     """
-    return (
-        moving_time_s(4.0 * size_bytes, device) + device.launch_s if kind == "all_to_all" else 0.0
-    )
+    if kind != "all_to_all":
+        return 0.0
+    return moving_time_s(_TURNED_BYTES * size_bytes / _ITEMSIZE, device) + device.launch_s

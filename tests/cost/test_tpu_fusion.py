@@ -14,8 +14,10 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
+import autopar
 from autopar.backends.known import XLA_TPU
-from autopar.ops.fusion import PLAIN
+from autopar.ops.fusion import PLAIN, materialised
+from autopar.search.limited_solve import lives_in
 from tests.cost.test_gpu_fusion import graph_of, passes
 
 SHAPE = (512, 256)
@@ -47,3 +49,32 @@ def test_what_moves_elements_reads_what_is_written(name: str) -> None:
     function, plain, made = MADE[name]
     graph = graph_of(function, SHAPE)
     assert (passes(graph, PLAIN), passes(graph, XLA_TPU.fusing)) == (plain, made)
+
+
+@pytest.mark.parametrize(("repeats", "written"), [(True, False), (False, True)])
+def test_of_what_is_made_before_a_loop_only_what_repeats_is_made_in_it(
+    repeats: bool, written: bool
+) -> None:
+    def stepped(x: jax.Array, y: jax.Array) -> jax.Array:
+        made = jnp.broadcast_to(y, SHAPE) if repeats else jnp.tanh(y)
+        return lax.scan(lambda x, _: (x * made + 1, None), x, None, length=3)[0]
+
+    graph = graph_of(stepped, SHAPE, SHAPE[1:] if repeats else SHAPE)
+    made = {op.outs[0].id for op in graph.ops if op.kind in ("broadcast_in_dim", "tanh")}
+    assert bool(made & materialised(graph, XLA_TPU.fusing)) is written
+
+
+def test_what_two_loops_make_for_themselves_counts_as_written_in_memory() -> None:
+    def sums(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        made = 2 * x + 1
+        return made.sum(0), (made * made).sum(1)
+
+    graph = graph_of(sums, SHAPE)
+    (made,) = (op.outs[0].id for op in graph.ops if op.kind == "add")
+    assert made not in materialised(graph, XLA_TPU.fusing)
+    x = jax.ShapeDtypeStruct(SHAPE, jnp.bfloat16)
+    planned = autopar.plan(sums, x, cluster="tpu-v5p-2x2x2", mesh={"x": 8}).bound.planned
+    (made,) = (op.outs[0].id for op in planned.graph.ops if op.kind == "add")
+    sizes = lives_in(planned.graph, planned.program, planned.pricing).size
+    values = planned.program.values
+    assert max(sizes[n] for n in values if values[n].tensor.id == made) > 0

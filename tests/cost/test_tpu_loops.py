@@ -31,6 +31,7 @@ MADE: list[tuple[str, Callable[..., Any], tuple[Any, ...], int]] = [
     ("narrower", lambda a: (a * 2).astype(BRAIN), (FLOAT,), 572_674),
     ("wider", lambda a: a.astype(FLOAT) * 2, (BRAIN,), 368_256),
     ("a mask", lambda a: a * 2 > 1, (FLOAT,), 519_680),
+    ("a join", lambda a, b: jnp.concatenate([a, b], 1), (BRAIN,) * 2, 468_960),
     ("of products", lambda a, b: (a * b).sum(-1), (FLOAT,) * 2, 696_440),
 ]
 

@@ -243,8 +243,10 @@ class RecomputeBuilder(Builder):
         )
 
     def _needs_kept(self, tensor: TensorInfo, use: Use) -> bool:
-        """Whether a twin reads what is computed anew only later: it needs it kept."""
-        return tensor.id in self.join_of and is_twin(self.graph, use)
+        """Whether a twin reads what is computed anew only later: it needs it kept, or made where it reads it."""
+        if tensor.id not in self.join_of or not is_twin(self.graph, use):
+            return False
+        return self._kept(self.flow.copies[self.join_of[tensor.id]]) is not None
 
     def _kept_edge(self, tensor: TensorInfo, use: Use, wanted: Column) -> Edge:
         """From the join of what is kept to a twin that reads it early."""

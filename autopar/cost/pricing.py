@@ -31,7 +31,7 @@ from autopar.cost.operators.fused import (
 )
 from autopar.cost.operators.local_work import LocalWork, beside_s
 from autopar.ops.exchanged import laid_out_bytes, rounds
-from autopar.ops.fusion import Fusing, in_products, loops, materialised, rows, written_out
+from autopar.ops.fusion import Fusing, in_products, materialised, own_loops, rows, written_out
 from autopar.ops.picked import picked_runs
 from autopar.ops.rate_kind import rate_kind
 from autopar.ops.rules.attention import ATTENTION, slowest
@@ -415,11 +415,16 @@ class Roofline:
 
     def _moved(self, op: OpNode) -> tuple[float, ...]:
         """The share of each operand and result that counts."""
-        return kernel_shares(self.graph, op, self._fusing, self._bounds, self.mesh.size)
+        times = self._own_loops[op.id]
+        return kernel_shares(self.graph, op, self._fusing, self._bounds, times, self.mesh.size)
 
     def _flops(self, op: OpNode) -> float:
         """The operations that count."""
-        return kernel_flops(self.graph, op, self._fusing, self._bounds)
+        return kernel_flops(self.graph, op, self._fusing, self._bounds, self._own_loops[op.id])
+
+    @cached_property
+    def _own_loops(self) -> tuple[int, ...]:
+        return own_loops(self.graph, self._fusing, self._backend.counting)
 
     @cached_property
     def _rows(self) -> frozenset[int]:
@@ -472,7 +477,7 @@ class Roofline:
         folds = op.kind == "transpose" and op.id in self._folded
         launched = self._is_launched(op)
         turned = op.kind == "dot_general" and op.id in self._turned
-        times = len(loops(self.graph, self._fusing)[self.graph.original(op).id])
+        times = self._own_loops[op.id]
 
         return (
             folds,

@@ -29,6 +29,7 @@ from autopar.emit.barriers import BarrierReads, anew, behind_barrier
 from autopar.emit.effects import TOKEN, is_made_once, is_ordered, run_callback, token_of
 from autopar.emit.local.localize import localize
 from autopar.emit.moves import run_move
+from autopar.memory.before_loops import Awaited, made_before
 
 Array = jax.Array
 lax = untyped_jax.lax
@@ -48,7 +49,9 @@ def local_function(
     """
     last = {value: n for n, i in enumerate(program.instructions) for value in i.ins}
     last |= dict.fromkeys(program.outputs, len(program.instructions))
-    runner = _DeviceRunner(program, last, anew(program), backend, backend.written(program), mark)
+    awaited = made_before(program) if backend.holding.gradients_late else {}
+    written_first = backend.written(program)
+    runner = _DeviceRunner(program, last, anew(program), awaited, backend, written_first, mark)
     numbered = list(enumerate(program.instructions))
 
     def run(*inputs: Array) -> tuple[Array, ...]:
@@ -83,6 +86,7 @@ class Runner(ABC):
             elif tree.kind(region) == "remat":
                 self.run_remat(tree[region], list(members), env)
             else:
+                self.before(region, env)
                 inside = control.ControlRegion(
                     program,
                     tree[region],
@@ -92,6 +96,10 @@ class Runner(ABC):
                     partial(read_value, program),
                 )
                 control.RUN[inside.region.kind](inside)
+
+    def before(self, region: int, env: Env) -> None:
+        """What is to be there before a control region begins."""
+        del region, env
 
     @abstractmethod
     def step(self, position: int, instruction: Instruction, env: Env) -> None:
@@ -137,6 +145,7 @@ class _DeviceRunner(Runner):
     """
 
     anew: dict[int, BarrierReads]
+    awaited: dict[int, Awaited]
     backend: Backend
     held: frozenset[int]
     mark: str = ""
@@ -146,6 +155,14 @@ class _DeviceRunner(Runner):
         scope = untyped_jax.named_scope(f"{self.mark}{position}") if self.mark else nullcontext()
         with scope:
             self._run_one(position, instruction, env)
+
+    def before(self, region: int, env: Env) -> None:
+        """See `memory.before_loops`."""
+        if region in self.awaited:
+            awaited = self.awaited[region]
+            waiting = [*(gradient.value for gradient in awaited.gradients), awaited.carry]
+            held = lax.optimization_barrier([env[value] for value in waiting])
+            env.update(zip(waiting, held, strict=True))
 
     def _run_one(self, position: int, instruction: Instruction, env: Env) -> None:
         """Runs one instruction with the values `env`, some of which it may read through a barrier."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,6 +15,7 @@ from autopar.core.mesh import DeviceMesh
 from autopar.core.program import Compute, Instruction, Ints, Move, ShardedProgram
 from autopar.core.regions import AROUND, BOUNDARY, LOOPS
 from autopar.core.strategy import Strategy
+from autopar.memory.before_loops import Awaited, made_before
 from autopar.memory.in_place import in_arguments, own_results, written_over
 from autopar.memory.scheduled import joined, made_first, until_late, widened_bytes
 from autopar.ops.exchanged import joined_bytes, lengthening, sent_bytes, turns
@@ -138,7 +139,8 @@ def lives_of(
     aliases, early = _other_names(program, registers)
     through = registers | aliases | _anew(program, recomputed)
     equal = joined(program) if holding.joins_equal else {}
-    last, over = _last_uses(program, through, donated, holding, equal)
+    awaited = made_before(program).values() if holding.gradients_late else ()
+    last, over = _last_uses(program, through, donated, holding, equal, awaited)
     size = np.zeros(program.links.end, dtype=np.int64)
     size[[*program.values]] = [*map(program.device_bytes, program.values)]
     size[registers | aliases | early] = 0
@@ -153,9 +155,11 @@ def lives_of(
     if holding.widens_operands:
         beside += widened_bytes(program)
 
-    first = made_first(program) if holding.zeros_first else ()
+    begins = dict.fromkeys(made_first(program), 0) if holding.zeros_first else dict[int, int]()
+    for loop in awaited:
+        begins |= {gradient.value: gradient.since for gradient in loop.gradients}
     return Lives(
-        *_alive(program, last, over, first),
+        *_alive(program, last, over, begins),
         size,
         beside,
         (*program.inputs, *program.outputs),
@@ -184,11 +188,11 @@ def _peak(
 
 
 def _alive(
-    program: ShardedProgram, last: Ints, over: Mapping[int, int], first: Collection[int]
+    program: ShardedProgram, last: Ints, over: Mapping[int, int], earlier: Mapping[int, int]
 ) -> tuple[Ints, Ints, Ints]:
     """Values that are made, and when the memory of each is taken and free again (first <= position < second).
 
-    Those of inputs and outputs are left out, and those in `first` are there from the beginning. Memory is free behind
+    Those of inputs and outputs are left out; `earlier` says of some from when they are there. Memory is free behind
     the last use, where that enters or leaves a region or writes `over` it before its own results are there.
     """
     links = program.links
@@ -199,7 +203,7 @@ def _alive(
     stop += (stop == start) | ~(
         _ends_first(program)[stop] | _marked(links.end, [*over.values()])[values]
     )
-    begins = {**_begins(program), **dict.fromkeys(first, 0)}
+    begins = {**_begins(program), **earlier}
     if begins:
         start = np.array(
             [begins.get(v, n) for v, n in zip(values.tolist(), start.tolist(), strict=True)]
@@ -402,6 +406,7 @@ def _last_uses(
     donated: Sequence[int],
     holding: Holding,
     equal: Mapping[int, int],
+    awaited: Iterable[Awaited],
 ) -> tuple[Ints, dict[int, int]]:
     """The last instruction that may read each value, also through those in registers or computed anew, -1 if none; and
     what is written over what.
@@ -415,7 +420,7 @@ def _last_uses(
     again = _again(program, spans)
     np.maximum.at(found, links.read, np.maximum(links.reader, again))
     if holding.gradients_late:
-        found = np.maximum(found, until_late(program, links.end))
+        found = np.maximum(found, until_late(program, links.end, awaited))
     for later, first in equal.items():
         found[first] = max(found[first], found[later])
     last: list[int] = found.tolist()

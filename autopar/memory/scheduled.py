@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import takewhile
 
 import numpy as np
@@ -10,16 +11,18 @@ from numpy.typing import NDArray
 from autopar.core.graph import TensorInfo
 from autopar.core.program import Compute, Ints, Move, ShardedProgram
 from autopar.core.regions import BOUNDARY
+from autopar.memory.before_loops import Awaited
 from autopar.ops.traits import is_fusible, traits_of
 
 
-def until_late(program: ShardedProgram, count: int) -> Ints:
+def until_late(program: ShardedProgram, count: int, awaited: Iterable[Awaited] = ()) -> Ints:
     """For each of so many values until when backward products that may wait read it; -1 if none does.
 
     Those that only the update waits for until the product after the next one in their region begins; what holds
-    products, as loops do, is one there, and goes on to the last of them. Others until the next one begins, if that is
-    not made of what they make.
+    products, as loops do, is one there, and goes on to the last of them, but what is `awaited` by a loop is there
+    before. Others until the next one begins, if that is not made of what they make.
     """
+    before = {one.product: loop.start - 1 for loop in awaited for one in loop.gradients}
     found = np.full(count, -1, dtype=np.intp)
     needed = np.zeros(count, dtype=np.bool_)
     following: dict[int | None, tuple[int, int]] = {}
@@ -36,7 +39,7 @@ def until_late(program: ShardedProgram, count: int) -> Ints:
         if traits_of(one.op.kind).is_contraction:
             first, second = following.get(one.region, (position, position))
             if one.op.phase == "backward" and not is_needed:
-                found[ins] = np.maximum(found[ins], second)
+                found[ins] = np.maximum(found[ins], min(second, before.get(position, second)))
             elif one.op.phase == "backward" and not _leads_to(program, position, first):
                 found[ins] = np.maximum(found[ins], first)
             following[one.region] = (position, first)

@@ -76,6 +76,48 @@ def loops(graph: OpGraph, fusing: Fusing = PLAIN) -> tuple[tuple[int, ...], ...]
     return _fusion(graph, fusing)[1]
 
 
+@once_per_graph
+def own_loops(graph: OpGraph, fusing: Fusing, counting: Fusing) -> tuple[int, ...]:
+    """By operator in how many loops it runs; what runs once more shares the `loops` of its original with that.
+
+    A twin runs where it is read. So its original runs only where that is read still, if both are there or none: what
+    takes no memory by `counting` is not kept. Twins that need not be there make no loop more.
+    """
+    every = loops(graph, fusing)
+    if all(op.recomputes is None for op in graph.ops):
+        return tuple(map(len, every))
+
+    uses = uses_of(graph)
+    kept = materialised(graph, fusing)
+    taking = in_memory(graph, counting)
+    repeated = {op.recomputes for op in graph.ops if op.recomputes not in (None, op.id)}
+    own: list[set[int]] = [set() for _ in graph.ops]
+    surely: list[set[int]] = [set() for _ in graph.ops]
+    for op in reversed(graph.ops):
+        if len(op.outs) != 1 or op.outs[0].id in kept:
+            own[op.id] = {graph.original(op).id}
+            continue
+        readers = [graph.ops[use.op] for use in uses.get(op.outs[0].id, ()) if use.op is not None]
+        sure = [reader for reader in readers if _is_sure(op, reader, kept)]
+        own[op.id] = {loop for reader in sure or readers for loop in own[reader.id]}
+        surely[op.id] = own[op.id] if sure else set()
+        is_original = op.id in repeated and op.outs[0].id in taking
+        if op.recomputes is None and (is_original or not readers):
+            own[op.id] = {*every[op.id]}
+
+    for op in graph.ops:
+        if op.recomputes is not None and op.recomputes != op.id:
+            own[op.id] = own[op.id] - (surely[op.id] & surely[op.recomputes])
+    return tuple(map(len, own))
+
+
+def _is_sure(op: OpNode, reader: OpNode, kept: frozenset[int]) -> bool:
+    """Whether `reader` is there whatever is recomputed, if `op` is: what is not written always runs once more."""
+    if reader.recomputes is None:
+        return True
+    return op.recomputes is not None and all(tensor.id not in kept for tensor in reader.outs)
+
+
 def moving_way(op: OpNode) -> str:
     """The kind of an operator, before it "strided" if it skips elements of its operand, "spread" if it pads between."""
     if op.kind == "slice" and any(stride > 1 for stride in op.params.get("strides") or ()):
@@ -134,17 +176,39 @@ def rows(graph: OpGraph, fusing: Fusing) -> frozenset[int]:
 
     What they read comes to them through no transpose: another kernel reads that in tiles.
     """
-    found: set[int] = set()
-    turned: set[int] = set()
+    come_turned, _ = turned(graph, fusing)
+    return frozenset(
+        op.id
+        for op in graph.ops
+        if fusing.row_elements
+        and _is_row(op, fusing.row_elements)
+        and come_turned.isdisjoint([tensor.id for tensor in op.ins])
+    )
+
+
+@once_per_graph
+def turned(graph: OpGraph, fusing: Fusing) -> tuple[frozenset[int], frozenset[int]]:
+    """The ids of what loops make through a transpose (`Fusing.row_elements`), and of these what is made of arrays that
+    come through none as well.
+
+    Of the former another kernel reduces rows, by columns of what it is made of. The latter are made in tiles, which no
+    reduction joins. What repeats smaller arrays comes as it is wanted.
+    """
+    through: set[int] = set()
+    straight = {tensor.id for tensor in graph.inputs}
     absorbed = in_products(graph, fusing)
     for op in graph.ops if fusing.row_elements else ():
-        comes_turned = not turned.isdisjoint([tensor.id for tensor in op.ins])
-        if is_fusible(op) and op.id not in absorbed and (comes_turned or _reorders(op)):
-            turned.update(tensor.id for tensor in op.outs)
-        elif not comes_turned and _is_row(op, fusing.row_elements):
-            found.add(op.id)
+        outs = [tensor.id for tensor in op.outs]
+        ins = [tensor.id for tensor in op.ins if prod(tensor.shape) == prod(op.outs[0].shape)]
+        if not is_fusible(op) or op.id in absorbed:
+            straight.update(outs)
+        elif _reorders(op):
+            through.update(outs)
+        elif traits_of(op.kind).rearranges != "repeats":
+            through.update(() if through.isdisjoint(ins) else outs)
+            straight.update(() if straight.isdisjoint(ins) else outs)
 
-    return frozenset(found)
+    return frozenset(through), frozenset(through & straight)
 
 
 def _is_row(op: OpNode, row_elements: int) -> bool:
@@ -229,6 +293,11 @@ def _readers(graph: OpGraph, fusing: Fusing, op: OpNode, uses: Sequence[Use]) ->
         and use.op not in absorbed
         and computes_read(graph.ops[use.op], fusing)
     ]
+
+    _, in_tiles = turned(graph, fusing)
+    is_reduced = any(not is_fusible(graph.ops[reader]) for reader in readers)
+    if is_reduced and not in_tiles.isdisjoint([tensor.id for tensor in op.outs]):
+        return None
 
     region = graph.original(op).region
     is_near = len(uses) == 1 or all(graph.ops[reader].region == region for reader in readers)

@@ -21,13 +21,24 @@ from autopar.core.graph import OpGraph, OpNode
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement
 from autopar.core.program import Compute
+from autopar.core.recompute import Recomputed, with_recomputed
 from autopar.core.strategy import Strategy, StrategyArrays
 from autopar.cost.operators.fused import bounds
 from autopar.cost.operators.moved import moved
 from autopar.cost.operators.reread import all_moved
 from autopar.cost.pricing import Roofline
 from autopar.memory.account import Account
-from autopar.ops.fusion import PLAIN, Fusing, in_memory, in_products, loops, materialised, rows
+from autopar.memory.before_loops import made_before
+from autopar.ops.fusion import (
+    PLAIN,
+    Fusing,
+    in_memory,
+    in_products,
+    loops,
+    materialised,
+    own_loops,
+    rows,
+)
 from autopar.search.limited_solve import account_of, lives_in
 from autopar.trace import trace
 from benchmarks.models import max_pool
@@ -91,6 +102,46 @@ def test_a_transpose_on_the_way_makes_rows_kernels_of_their_own() -> None:
     assert passes(graph, FUSING) == 4
     same = graph_of(lambda x: jax.nn.softmax(x[None].transpose(1, 0, 2)), WHOLE)
     assert rows(same, FUSING)  # a dim of size 1 changes nothing
+
+
+def test_no_reduction_joins_what_is_partly_turned() -> None:
+    """XLA writes the float32 array that comes through the transpose; where all does, it reduces columns instead.
+
+    Passes in bfloat16: both operands, an array of float32 written and read.
+    """
+
+    def weighed(x: jax.Array, y: jax.Array) -> jax.Array:
+        return (jnp.exp(x.astype(jnp.float32)) * y.astype(jnp.float32)).sum(-1)
+
+    square = (COLUMNS, COLUMNS)
+    for function, expected in (
+        (lambda x, y: weighed(x.T, y), 2 + 2 + 2),
+        (lambda x, y: weighed(x.T, y.T), 2),
+        (weighed, 2),
+        (lambda x, y: weighed(x.T, y[:1]), 1),
+    ):
+        graph = graph_of(function, square, square)
+        assert passes(graph, FUSING) == expected
+        assert passes(graph, PLAIN) == min(expected, 2)
+
+
+def test_what_runs_once_more_shares_the_loops_of_its_original() -> None:
+    """A value that three loops compute, two of them late: the original runs in one, what runs once more in two.
+
+    One that is written runs in a loop of its own each time.
+    """
+
+    def late(x: jax.Array) -> tuple[jax.Array, ...]:
+        made = 3.0 * x
+        return jnp.sin(made), jnp.cos(made), jnp.exp(made)
+
+    graph = graph_of(late, WHOLE)
+    assert own_loops(graph, FUSING, FUSING) == (3, 1, 1, 1)
+    again = with_recomputed(graph, [Recomputed(0, 2)], residuals=True).graph
+    assert [op.kind for op in again.ops] == ["mul", "sin", "mul", "cos", "exp"]
+    assert own_loops(again, FUSING, FUSING) == (1, 1, 2, 1, 1)
+    assert own_loops(again, FUSING, PLAIN) == (3, 1, 2, 1, 1)  # kept, the original runs in all
+    assert own_loops(again, PLAIN, PLAIN) == (1,) * 5
 
 
 def test_columns_are_no_rows() -> None:
@@ -366,8 +417,11 @@ def test_gradients_of_weights_wait_for_those_of_activations() -> None:
     assert backward[2] < until <= backward[3]
 
 
-def test_gradients_of_weights_wait_for_loops() -> None:
-    """What those of a head read lives through the backward pass of the layers before it."""
+@pytest.mark.parametrize(("batch", "waits"), [(4096, False), (512, True)])
+def test_gradients_of_weights_wait_for_loops_where_they_are_larger(batch: int, waits: bool) -> None:
+    """What those of a head read lives through the backward pass of the layers before it; or it is read before that,
+    where it takes more than they do.
+    """
 
     def loss(w: Any, x: jax.Array) -> jax.Array:
         layers, head = w
@@ -375,7 +429,7 @@ def test_gradients_of_weights_wait_for_loops() -> None:
         return jnp.square(x @ head).sum()
 
     w = tuple(jax.ShapeDtypeStruct(s, jnp.bfloat16) for s in ((3, 256, 256), (256, 512)))
-    x = jax.ShapeDtypeStruct((4096, 256), jnp.bfloat16)
+    x = jax.ShapeDtypeStruct((batch, 256), jnp.bfloat16)
     planned = autopar.plan(
         lambda w, x: jax.tree.map(lambda p, g: p - g, w, jax.grad(loss)(w, x)),
         w,
@@ -396,7 +450,13 @@ def test_gradients_of_weights_wait_for_loops() -> None:
     of_head = [n for n in backward if instructions[n].region is None]
     in_loop = [n for n in backward if instructions[n].region is not None]
     of_weights = min(of_head, key=lambda n: instructions[n].op.outs[0].size_bytes)
-    assert max(stop[value] for value in instructions[of_weights].ins) > in_loop[-1]
+    until = max(stop[value] for value in instructions[of_weights].ins)
+    assert until > in_loop[-1] if waits else until <= in_loop[0]
+    gradients = [one for loop in made_before(planned.program).values() for one in loop.gradients]
+    start = dict(zip(lives.values.tolist(), lives.start.tolist(), strict=True))
+    assert [start[one.value] == one.since < one.product for one in gradients] == [True] * (
+        not waits
+    )
 
 
 def test_programs_with_products_have_the_workspace_of_cublas_once() -> None:

@@ -57,7 +57,9 @@ def test_nothing_is_searched_and_as_much_is_told(
     monkeypatch.setattr(search, "_raced", None)
     at_once = refused(limit, options)
     assert at_once[1] == searched[1]
-    assert limit < at_once[1] <= at_once[2] <= 1.01 * searched[2]
+    assert (
+        limit < at_once[1] <= at_once[2] <= 1.05 * searched[2]
+    )  # of few tries, on either of two equal meshes
 
 
 def places(limit: int, options: str) -> list[MeshSearch]:

@@ -10,7 +10,7 @@ from autopar.core.graph import OpGraph, OpNode
 from autopar.core.mesh import DeviceMesh
 from autopar.core.strategy import Strategy
 from autopar.cost.operators.fused import bounds, kernel_flops, kernel_shares
-from autopar.ops.fusion import in_products, materialised, written_out
+from autopar.ops.fusion import in_products, loops, materialised, written_out
 from autopar.ops.picked import picked_runs
 from autopar.ops.rate_kind import rate_kind
 from autopar.ops.traits import traits_of
@@ -91,15 +91,16 @@ def _kernels(body: OpGraph, device: Device, devices: int) -> tuple[_BodyKernel, 
     for op in body.ops:
         if traits_of(op.kind).is_view and op.id not in written:
             continue
-        shares = zip(
-            (*op.ins, *op.outs), kernel_shares(body, op, fusing, bound, devices), strict=True
-        )
-        through = [(t, share) for t, share in shares if share]
+        times = len(loops(body, fusing)[op.id])
+        shares = kernel_shares(body, op, fusing, bound, times, devices)
+        through = [
+            (t, share) for t, share in zip((*op.ins, *op.outs), shares, strict=True) if share
+        ]
         found.append(
             _BodyKernel(
                 body.tree.weight(op.region),
                 rate_kind(op),
-                kernel_flops(body, op, fusing, bound),
+                kernel_flops(body, op, fusing, bound, times),
                 op.ins[0].dtype if op.ins else op.outs[0].dtype,
                 op.id not in absorbed and any(tensor.id in in_memory for tensor in op.outs),
                 sum(

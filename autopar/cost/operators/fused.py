@@ -35,18 +35,25 @@ def bounds(
     return _bounds(graph, device, devices, axes)
 
 
-def kernel_flops(graph: OpGraph, op: OpNode, fusing: Fusing, bound: Bounds) -> float:
-    """The operations of an operator in all kernels that computing bounds; none where a product does them itself."""
+def kernel_flops(graph: OpGraph, op: OpNode, fusing: Fusing, bound: Bounds, times: float) -> float:
+    """The operations of an operator in those of its kernels, `times`, that computing bounds; none where a product does
+    them itself.
+    """
     if op.id in in_products(graph, fusing):
         return 0.0
-    return len(loops(graph, fusing)[graph.original(op).id]) * bound.get(op.id, 1.0) * work_flops(op)
+    return times * bound.get(op.id, 1.0) * work_flops(op)
 
 
 def kernel_shares(
-    graph: OpGraph, op: OpNode, fusing: Fusing, bound: Bounds, devices: int
+    graph: OpGraph, op: OpNode, fusing: Fusing, bound: Bounds, times: float, devices: int
 ) -> tuple[float, ...]:
-    """What of its operands and results an operator moves (`all_moved`), in all kernels that moving bounds."""
-    moving = 1.0 - bound.get(op.id, 0.0)
+    """What of its operands and results an operator moves in those of its kernels, `times`, that moving bounds.
+
+    Of what it and its twin move in all of them (`all_moved`).
+    """
+    every = len(loops(graph, fusing)[graph.original(op).id])
+    part = times / every if every else 1.0
+    moving = part * (1.0 - bound.get(op.id, 0.0))
     return tuple([share * moving for share in all_moved(graph, fusing, devices)[op.id]])
 
 

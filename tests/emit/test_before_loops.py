@@ -1,0 +1,109 @@
+"""Before loops: what products make there rather than hold their operands through a loop, in which programs, and how."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import autopar
+from autopar.backends.backend import Backend
+from autopar.backends.known import XLA_CPU, XLA_GPU
+from autopar.core.program import Compute, ShardedProgram
+from autopar.emit.run import local_function
+from autopar.emit.wrap import device_mesh, global_function
+from autopar.memory.before_loops import made_before
+
+Step = Callable[[Any, Any], Any]
+
+
+def through(layers: jax.Array, x: jax.Array) -> jax.Array:
+    return jax.lax.scan(lambda x, layer: (jnp.sin(x @ layer), None), x, layers)[0]
+
+
+def descent(loss: Step) -> Step:
+    return lambda w, x: jax.tree.map(lambda p, g: p - 0.1 * g, w, jax.grad(loss)(w, x))
+
+
+def head(w: Any, x: jax.Array) -> Any:
+    """A head behind layers: its gradient waits for theirs, and what that is made of is larger."""
+    return descent(lambda w, x: jnp.square(through(w[0], x) @ w[1]).sum())(w, x)
+
+
+def tied(w: Any, x: jax.Array) -> Any:
+    """The head once more before the layers: both gradients are added up behind them."""
+    return descent(lambda w, x: jnp.square(through(w[0], x @ w[1]) @ w[1].T).sum())(w, x)
+
+
+def read_in_it(w: Any, x: jax.Array) -> Any:
+    """A gradient that the next loop needs."""
+    gradient = jax.grad(lambda w: jnp.square(x @ w).sum())(w[0][0])
+    return through(gradient[None], x)
+
+
+def without(w: Any, x: jax.Array) -> Any:
+    """No loop."""
+    return descent(lambda w, x: jnp.square(jnp.sin(x @ w[0][0]) @ w[1]).sum())(w, x)
+
+
+def arguments(rows: int, wide: int, seed: int = 0) -> tuple[Any, Any]:
+    rng = np.random.default_rng(seed)
+    w = [rng.normal(size=(3, 16, 16)) / 4, rng.normal(size=(16, wide)) / 4]
+    return [x.astype(np.float32) for x in w], rng.normal(size=(rows, 16)).astype(np.float32)
+
+
+def program_of(step: Step, w: Any, x: Any, mesh: dict[str, int]) -> ShardedProgram:
+    plan = autopar.plan(step, w, x, cluster="8xh100-xla", mesh=mesh, memory_limit_bytes=None)
+    return plan.bound.planned.program
+
+
+@pytest.mark.parametrize(
+    ("step", "rows", "wide", "is_one"),
+    [
+        (head, 512, 32, True),
+        (head, 4, 32, False),  # what it is made of is smaller
+        (tied, 512, 16, True),
+        (read_in_it, 512, 32, False),
+        (without, 512, 32, False),
+    ],
+)
+def test_where_products_are_made_before_a_loop(
+    step: Step, rows: int, wide: int, is_one: bool
+) -> None:
+    args = arguments(rows, wide)
+    program = program_of(step, *args, {"x": 8})
+    found = made_before(program)
+    assert len(found) == is_one
+    for awaited in found.values():
+        (gradient,) = awaited.gradients
+        product = program.instructions[gradient.product]
+        assert isinstance(product, Compute)
+        assert product.op.kind == "dot_general"
+        assert gradient.since < gradient.product < awaited.start
+        carried = program.values[awaited.carry].tensor
+        assert carried.shape == args[1].shape
+
+
+@pytest.mark.parametrize("mesh", [{"x": 8}, {"x": 2, "y": 4}])
+@pytest.mark.parametrize("step", [head, tied])
+def test_values_are_the_same_behind_the_barrier(step: Step, mesh: dict[str, int]) -> None:
+    w, x = arguments(512, 32 if step is head else 16)
+    program = program_of(step, w, x, mesh)
+    assert made_before(program)
+
+    def run(backend: Backend) -> tuple[Any, int]:
+        grid = device_mesh(program.mesh, jax.devices())
+        flat = global_function(program, grid, local_function(program, backend))
+        text = str(jax.make_jaxpr(flat)(*w, x))
+        return jax.jit(flat)(*w, x), text.count("optimization_barrier")
+
+    expected = jax.tree.leaves(step(w, x))
+    for backend, barriers in ((XLA_GPU, 1), (XLA_CPU, 0)):
+        found, count = run(backend)
+        assert count == barriers
+        for own, plain in zip(found, expected, strict=True):
+            np.testing.assert_allclose(own, plain, rtol=2e-5, atol=2e-5)

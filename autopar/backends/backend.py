@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from autopar.core.graph import OpGraph, OpNode
@@ -158,6 +158,11 @@ class Backend:
         """The values that have to be written before they are read."""
         del program
         return frozenset()
+
+    def before_loops(self, program: ShardedProgram) -> Mapping[int, tuple[int, ...]]:
+        """By the region of a loop, the values that go through one barrier before it."""
+        del program
+        return {}
 
     def set_aside(
         self, program: ShardedProgram, donated: Sequence[int], workspace: Workspace

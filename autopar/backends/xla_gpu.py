@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -12,6 +12,7 @@ from autopar.core.dataflow import uses_of
 from autopar.core.graph import OpGraph, OpNode
 from autopar.core.placement import StepKind
 from autopar.core.program import Compute, ShardedProgram
+from autopar.ops.before_loops import made_before
 from autopar.ops.fusion import Fusing
 from autopar.ops.holding import Holding
 from autopar.ops.picked import Number
@@ -113,6 +114,13 @@ class XlaGpu(Backend):
                 moved = count * float(tensor.itemsize + widest)
                 total = total + moved * moving_time_s(1.0, device) + device.launch_s
         return total
+
+    def before_loops(self, program: ShardedProgram) -> Mapping[int, tuple[int, ...]]:
+        """See `ops.before_loops`: gradients that would wait for the loop, and what enters it."""
+        return {
+            region: (*(gradient.value for gradient in loop.gradients), loop.carry)
+            for region, loop in made_before(program).items()
+        }
 
     def shared_workspace_bytes(self, program: ShardedProgram) -> int:
         """See `Backend.shared_workspace_bytes`."""

@@ -415,8 +415,14 @@ class Roofline:
 
     def _moved(self, op: OpNode) -> tuple[float, ...]:
         """The share of each operand and result that counts."""
-        times = self._own_loops[op.id]
-        return kernel_shares(self.graph, op, self._fusing, self._bounds, times, self.mesh.size)
+        return kernel_shares(
+            self.graph,
+            op,
+            self._fusing,
+            self._bounds,
+            self._own_loops[op.id],
+            self.mesh.size,
+        )
 
     def _flops(self, op: OpNode) -> float:
         """The operations that count."""
@@ -475,18 +481,16 @@ class Roofline:
         or part of a product.
         """
         folds = op.kind == "transpose" and op.id in self._folded
-        launched = self._is_launched(op)
         turned = op.kind == "dot_general" and op.id in self._turned
-        times = self._own_loops[op.id]
 
         return (
             folds,
             turned,
-            launched,
+            self._is_launched(op),
             op.id in self._written_out,
             op.id in self._rows,
             op.id in self._in_products,
-            times,
+            self._own_loops[op.id],
             self._bounds.get(op.id),
             self._moved(op),
         )

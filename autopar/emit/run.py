@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -29,7 +29,6 @@ from autopar.emit.barriers import BarrierReads, anew, behind_barrier
 from autopar.emit.effects import TOKEN, is_made_once, is_ordered, run_callback, token_of
 from autopar.emit.local.localize import localize
 from autopar.emit.moves import run_move
-from autopar.memory.before_loops import Awaited, made_before
 
 Array = jax.Array
 lax = untyped_jax.lax
@@ -49,9 +48,9 @@ def local_function(
     """
     last = {value: n for n, i in enumerate(program.instructions) for value in i.ins}
     last |= dict.fromkeys(program.outputs, len(program.instructions))
-    awaited = made_before(program) if backend.holding.gradients_late else {}
+    loops = backend.before_loops(program)
     written_first = backend.written(program)
-    runner = _DeviceRunner(program, last, anew(program), awaited, backend, written_first, mark)
+    runner = _DeviceRunner(program, last, anew(program), loops, backend, written_first, mark)
     numbered = list(enumerate(program.instructions))
 
     def run(*inputs: Array) -> tuple[Array, ...]:
@@ -140,12 +139,12 @@ class Runner(ABC):
 class _DeviceRunner(Runner):
     """Runs instructions inside shard_map.
 
-    `anew` is what is read through a barrier where; `backend` and `mark` as in `local_function`; `held` are values that
-    are written before they are read.
+    `anew` is what is read through a barrier where, `loops` what goes through one before a loop; `backend` and `mark` as
+    in `local_function`; `held` are values that are written before they are read.
     """
 
     anew: dict[int, BarrierReads]
-    awaited: dict[int, Awaited]
+    loops: Mapping[int, tuple[int, ...]]
     backend: Backend
     held: frozenset[int]
     mark: str = ""
@@ -157,12 +156,10 @@ class _DeviceRunner(Runner):
             self._run_one(position, instruction, env)
 
     def before(self, region: int, env: Env) -> None:
-        """See `memory.before_loops`."""
-        if region in self.awaited:
-            awaited = self.awaited[region]
-            waiting = [*(gradient.value for gradient in awaited.gradients), awaited.carry]
-            held = lax.optimization_barrier([env[value] for value in waiting])
-            env.update(zip(waiting, held, strict=True))
+        """See `Backend.before_loops`."""
+        if region in self.loops:
+            held = lax.optimization_barrier([env[value] for value in self.loops[region]])
+            env.update(zip(self.loops[region], held, strict=True))
 
     def _run_one(self, position: int, instruction: Instruction, env: Env) -> None:
         """Runs one instruction with the values `env`, some of which it may read through a barrier."""

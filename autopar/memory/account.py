@@ -15,9 +15,9 @@ from autopar.core.mesh import DeviceMesh
 from autopar.core.program import Compute, Instruction, Ints, Move, ShardedProgram
 from autopar.core.regions import AROUND, BOUNDARY, LOOPS
 from autopar.core.strategy import Strategy
-from autopar.memory.before_loops import Awaited, made_before
 from autopar.memory.in_place import in_arguments, own_results, written_over
 from autopar.memory.scheduled import joined, made_first, until_late, widened_bytes
+from autopar.ops.before_loops import Awaited, made_before
 from autopar.ops.exchanged import joined_bytes, lengthening, sent_bytes, turns
 from autopar.ops.holding import AS_WRITTEN, Holding
 from autopar.ops.traits import is_fusible

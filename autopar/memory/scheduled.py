@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from autopar.core.graph import TensorInfo
 from autopar.core.program import Compute, Ints, Move, ShardedProgram
 from autopar.core.regions import BOUNDARY
-from autopar.memory.before_loops import Awaited
+from autopar.ops.before_loops import Awaited
 from autopar.ops.traits import is_fusible, traits_of
 
 

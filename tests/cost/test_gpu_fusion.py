@@ -28,7 +28,7 @@ from autopar.cost.operators.moved import moved
 from autopar.cost.operators.reread import all_moved
 from autopar.cost.pricing import Roofline
 from autopar.memory.account import Account
-from autopar.memory.before_loops import made_before
+from autopar.ops.before_loops import made_before
 from autopar.ops.fusion import (
     PLAIN,
     Fusing,

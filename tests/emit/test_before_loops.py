@@ -16,7 +16,7 @@ from autopar.backends.known import XLA_CPU, XLA_GPU
 from autopar.core.program import Compute, ShardedProgram
 from autopar.emit.run import local_function
 from autopar.emit.wrap import device_mesh, global_function
-from autopar.memory.before_loops import made_before
+from autopar.ops.before_loops import made_before
 
 Step = Callable[[Any, Any], Any]
 

@@ -159,8 +159,8 @@ class Backend:
         del program
         return frozenset()
 
-    def before_loops(self, program: ShardedProgram) -> Mapping[int, tuple[int, ...]]:
-        """By the region of a loop, the values that go through one barrier before it."""
+    def before_loops(self, program: ShardedProgram) -> Mapping[int, tuple[tuple[int, ...], ...]]:
+        """By the region of a loop, the values that go through barriers before it, through one each all of a tuple."""
         del program
         return {}
 

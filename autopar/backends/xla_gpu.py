@@ -115,12 +115,15 @@ class XlaGpu(Backend):
                 total = total + moved * moving_time_s(1.0, device) + device.launch_s
         return total
 
-    def before_loops(self, program: ShardedProgram) -> Mapping[int, tuple[int, ...]]:
+    def before_loops(self, program: ShardedProgram) -> Mapping[int, tuple[tuple[int, ...], ...]]:
         """See `ops.before_loops`: gradients that would wait for the loop, and what enters it."""
-        return {
-            region: (*(gradient.value for gradient in loop.gradients), loop.carry)
-            for region, loop in made_before(program).items()
-        }
+        found: dict[int, tuple[tuple[int, ...], ...]] = {}
+        for region, awaited in made_before(program).items():
+            together: dict[int, list[int]] = {}
+            for one in awaited:
+                together.setdefault(one.carry, []).append(one.value)
+            found[region] = tuple((*values, carry) for carry, values in together.items())
+        return found
 
     def shared_workspace_bytes(self, program: ShardedProgram) -> int:
         """See `Backend.shared_workspace_bytes`."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import jax
 
-from autopar._compat import untyped_jax
+from autopar._compat import pcast_varying, untyped_jax, varying_axes
 from autopar.core.program import Compute, Instruction, ShardedProgram
 
 Array = jax.Array
@@ -73,12 +73,21 @@ def behind_barrier(
     due: BarrierReads, ins: Sequence[int], values: Sequence[Array], env: dict[int, Array]
 ) -> Sequence[Array]:
     """`values`, which are those numbered `ins`, with what must wait behind a barrier."""
-    waiting = [n for n, value in enumerate(ins) if value in due.values and value in env]
-    if not waiting:
-        return values
-    last = [env[due.after]] if due.after is not None and due.after in env else []
-    held = lax.optimization_barrier([*(values[n] for n in waiting), *last])
+    waiting: dict[frozenset[str], list[int]] = {}
+    for n, value in enumerate(ins):
+        if value in due.values and value in env:
+            waiting.setdefault(varying_axes(values[n]), []).append(n)
+
     found = list(values)
-    for n, value in zip(waiting, held, strict=False):
-        found[n] = value
+    for axes, members in waiting.items():  # behind a barrier all would vary over the axes of all
+        last = (
+            []
+            if due.after is None or due.after not in env
+            else [pcast_varying(env[due.after], axes)]
+        )
+        beside = [value for value in last if varying_axes(value) == axes]
+        held = lax.optimization_barrier([*(values[n] for n in members), *beside])
+        for n, value in zip(members, held, strict=False):
+            found[n] = value
+
     return found

@@ -144,7 +144,7 @@ class _DeviceRunner(Runner):
     """
 
     anew: dict[int, BarrierReads]
-    loops: Mapping[int, tuple[int, ...]]
+    loops: Mapping[int, tuple[tuple[int, ...], ...]]
     backend: Backend
     held: frozenset[int]
     mark: str = ""
@@ -157,9 +157,9 @@ class _DeviceRunner(Runner):
 
     def before(self, region: int, env: Env) -> None:
         """See `Backend.before_loops`."""
-        if region in self.loops:
-            held = lax.optimization_barrier([env[value] for value in self.loops[region]])
-            env.update(zip(self.loops[region], held, strict=True))
+        for values in self.loops.get(region, ()):
+            held = lax.optimization_barrier([env[value] for value in values])
+            env.update(zip(values, held, strict=True))
 
     def _run_one(self, position: int, instruction: Instruction, env: Env) -> None:
         """Runs one instruction with the values `env`, some of which it may read through a barrier."""

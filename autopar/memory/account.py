@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -139,7 +140,8 @@ def lives_of(
     aliases, early = _other_names(program, registers)
     through = registers | aliases | _anew(program, recomputed)
     equal = joined(program) if holding.joins_equal else {}
-    awaited = made_before(program).values() if holding.gradients_late else ()
+    loops = made_before(program).values() if holding.gradients_late else ()
+    awaited = [*chain.from_iterable(loops)]
     last, over = _last_uses(program, through, donated, holding, equal, awaited)
     size = np.zeros(program.links.end, dtype=np.int64)
     size[[*program.values]] = [*map(program.device_bytes, program.values)]
@@ -156,8 +158,7 @@ def lives_of(
         beside += widened_bytes(program)
 
     begins = dict.fromkeys(made_first(program), 0) if holding.zeros_first else dict[int, int]()
-    for loop in awaited:
-        begins |= {gradient.value: gradient.since for gradient in loop.gradients}
+    begins |= {one.value: one.since for one in awaited}
     return Lives(
         *_alive(program, last, over, begins),
         size,

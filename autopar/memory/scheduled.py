@@ -22,7 +22,7 @@ def until_late(program: ShardedProgram, count: int, awaited: Iterable[Awaited] =
     products, as loops do, is one there, and goes on to the last of them, but what is `awaited` by a loop is there
     before. Others until the next one begins, if that is not made of what they make.
     """
-    before = {one.product: loop.start - 1 for loop in awaited for one in loop.gradients}
+    before = {one.product: one.start - 1 for one in awaited}
     found = np.full(count, -1, dtype=np.intp)
     needed = np.zeros(count, dtype=np.bool_)
     following: dict[int | None, tuple[int, int]] = {}

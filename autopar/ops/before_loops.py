@@ -15,23 +15,18 @@ from autopar.core.regions import BOUNDARY, LOOPS
 from autopar.ops.traits import is_fusible, is_rearrangement, traits_of
 
 
-class Gradient(NamedTuple):
-    """What the product at instruction `product` makes, put in order.
+class Awaited(NamedTuple):
+    """A `value` that is to be there before `carry` enters a loop, which begins at instruction `start`.
 
-    It lies apart from the operands that it frees, which are there from instruction `since` on.
+    Both vary over the same axes. The value is what the product at instruction `product` makes, put in order; it lies
+    apart from the operands that it frees, which are there from instruction `since` on.
     """
 
     value: int
     product: int
     since: int
-
-
-class Awaited(NamedTuple):
-    """The `gradients` that are to be there before `carry` enters a loop, which begins at instruction `start`."""
-
-    start: int
     carry: int
-    gradients: tuple[Gradient, ...]
+    start: int
 
 
 class _Product(NamedTuple):
@@ -42,7 +37,7 @@ class _Product(NamedTuple):
     needed: int
 
 
-def made_before(program: ShardedProgram) -> dict[int, Awaited]:
+def made_before(program: ShardedProgram) -> dict[int, tuple[Awaited, ...]]:
     """By loop outside of others (its region): the results of products of the backward pass that are worth it.
 
     Nobody needs them before the loop has ended, and once it has begun nobody needs some of their operands, which take
@@ -72,18 +67,21 @@ def made_before(program: ShardedProgram) -> dict[int, Awaited]:
                 _Product(position, _in_order(one.outs[0], readers), needed.get(one.outs[0], end))
             )
 
-    found: dict[int, Awaited] = {}
-    for region, start, stop, carry in loops:
-        gradients: list[Gradient] = []
+    found: dict[int, tuple[Awaited, ...]] = {}
+    for region, start, stop, carried in loops:
+        awaited: list[Awaited] = []
         for position, made, first in reversed(products):
             gone = [
                 v for v in {*program.instructions[position].ins} if v in maker and last[v] < start
             ]
+            carry = carried.get(_axes(program, made))
             freed = sum(map(program.device_bytes, gone))
-            if position < start and first > stop and freed > program.device_bytes(made):
-                gradients.append(Gradient(made, position, min(maker[value] for value in gone)))
-        if gradients:
-            found[region] = Awaited(start, carry, tuple(gradients))
+            is_waiting = position < start and first > stop
+            if carry is not None and is_waiting and freed > program.device_bytes(made):
+                since = min(maker[value] for value in gone)
+                awaited.append(Awaited(made, position, since, carry, start))
+        if awaited:
+            found[region] = tuple(awaited)
 
     return found
 
@@ -114,12 +112,19 @@ def _in_order(value: int, readers: Mapping[int, list[Instruction]]) -> int:
     return value
 
 
+def _axes(program: ShardedProgram, value: int) -> frozenset[str]:
+    return program.values[value].placement.varying_axes
+
+
 def _loops(
     program: ShardedProgram, maker: Mapping[int, int]
-) -> Iterator[tuple[int, int, int, int]]:
-    """The loops in no other region: region, first and last instruction, and of what is carried in what is made last."""
+) -> Iterator[tuple[int, int, int, dict[frozenset[str], int]]]:
+    """The loops in no other region: region, first and last instruction, and what is carried in.
+
+    Of that, for all that varies over the same axes, what is made last.
+    """
     spans = {r.id: (-1, -1) for r in program.regions if r.kind in LOOPS and r.parent is None}
-    carried = dict.fromkeys(spans, -1)
+    carried: dict[int, dict[frozenset[str], int]] = {region: {} for region in spans}
     for position, one in enumerate(program.instructions if spans else ()):
         region = program.tree.child_towards(None, one.region)
         if region not in spans:
@@ -127,8 +132,10 @@ def _loops(
         start, _ = spans[region]
         spans[region] = (position if start < 0 else start, position)
         if isinstance(one, Compute) and one.op.kind == "carry_in" and one.region == region:
-            carried[region] = max(carried[region], one.ins[0], key=lambda v: maker.get(v, -1))
+            (value,) = one.ins
+            axes = _axes(program, value)
+            if value in maker and maker[value] > maker.get(carried[region].get(axes, -1), -1):
+                carried[region][axes] = value
 
     for region, (start, stop) in spans.items():
-        if carried[region] in maker:
-            yield region, start, stop, carried[region]
+        yield region, start, stop, carried[region]

@@ -452,7 +452,7 @@ def test_gradients_of_weights_wait_for_loops_where_they_are_larger(batch: int, w
     of_weights = min(of_head, key=lambda n: instructions[n].op.outs[0].size_bytes)
     until = max(stop[value] for value in instructions[of_weights].ins)
     assert until > in_loop[-1] if waits else until <= in_loop[0]
-    gradients = [one for loop in made_before(planned.program).values() for one in loop.gradients]
+    gradients = [one for loop in made_before(planned.program).values() for one in loop]
     start = dict(zip(lives.values.tolist(), lives.start.tolist(), strict=True))
     assert [start[one.value] == one.since < one.product for one in gradients] == [True] * (
         not waits

@@ -9,10 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec as P
 
 import autopar
-from autopar.backends.backend import Backend
 from autopar.backends.known import XLA_CPU, XLA_GPU
+from autopar.core.placement import Placement
 from autopar.core.program import Compute, ShardedProgram
 from autopar.emit.run import local_function
 from autopar.emit.wrap import device_mesh, global_function
@@ -57,7 +58,9 @@ def arguments(rows: int, wide: int, seed: int = 0) -> tuple[Any, Any]:
 
 
 def program_of(step: Step, w: Any, x: Any, mesh: dict[str, int]) -> ShardedProgram:
-    plan = autopar.plan(step, w, x, cluster="8xh100-xla", mesh=mesh, memory_limit_bytes=None)
+    """The program of a plan whose rows are split over the first axis."""
+    rows = autopar.pin("x", P(next(iter(mesh))))
+    plan = autopar.plan(step, w, x, cluster="8xh100-xla", mesh=mesh, constraints=[rows])
     return plan.bound.planned.program
 
 
@@ -65,7 +68,7 @@ def program_of(step: Step, w: Any, x: Any, mesh: dict[str, int]) -> ShardedProgr
     ("step", "rows", "wide", "is_one"),
     [
         (head, 512, 32, True),
-        (head, 4, 32, False),  # what it is made of is smaller
+        (head, 16, 64, False),  # what it is made of is smaller
         (tied, 512, 16, True),
         (read_in_it, 512, 32, False),
         (without, 512, 32, False),
@@ -78,12 +81,11 @@ def test_where_products_are_made_before_a_loop(
     program = program_of(step, *args, {"x": 8})
     found = made_before(program)
     assert len(found) == is_one
-    for awaited in found.values():
-        (gradient,) = awaited.gradients
-        product = program.instructions[gradient.product]
+    for (awaited,) in found.values():
+        product = program.instructions[awaited.product]
         assert isinstance(product, Compute)
         assert product.op.kind == "dot_general"
-        assert gradient.since < gradient.product < awaited.start
+        assert awaited.since < awaited.product < awaited.start
         carried = program.values[awaited.carry].tensor
         assert carried.shape == args[1].shape
 
@@ -92,18 +94,26 @@ def test_where_products_are_made_before_a_loop(
 @pytest.mark.parametrize("step", [head, tied])
 def test_values_are_the_same_behind_the_barrier(step: Step, mesh: dict[str, int]) -> None:
     w, x = arguments(512, 32 if step is head else 16)
-    program = program_of(step, w, x, mesh)
-    assert made_before(program)
+    assert_runs(step, w, x, program_of(step, w, x, mesh), 1)
 
-    def run(backend: Backend) -> tuple[Any, int]:
-        grid = device_mesh(program.mesh, jax.devices())
-        flat = global_function(program, grid, local_function(program, backend))
-        text = str(jax.make_jaxpr(flat)(*w, x))
-        return jax.jit(flat)(*w, x), text.count("optimization_barrier")
 
+def test_what_enters_the_loop_varies_as_the_gradient_does() -> None:
+    """Behind one barrier all would vary over the axes of all: nothing of other axes is held."""
+    program = program_of(head, *arguments(512, 32), {"x": 8})
+    ((awaited,),) = made_before(program).values()
+    carried = program.values[awaited.carry]
+    assert carried.placement.varying_axes == {"x"}
+    whole = carried._replace(placement=Placement.replicated(carried.tensor.ndim))
+    other = program.with_instructions(program.instructions, {awaited.carry: whole})
+    assert not made_before(other)
+
+
+def assert_runs(step: Step, w: Any, x: Any, program: ShardedProgram, barriers: int) -> None:
+    """It computes what the plain step does, with so many barriers on GPUs and none on CPUs."""
+    grid = device_mesh(program.mesh, jax.devices())
     expected = jax.tree.leaves(step(w, x))
-    for backend, barriers in ((XLA_GPU, 1), (XLA_CPU, 0)):
-        found, count = run(backend)
-        assert count == barriers
-        for own, plain in zip(found, expected, strict=True):
+    for backend, count in ((XLA_GPU, barriers), (XLA_CPU, 0)):
+        flat = global_function(program, grid, local_function(program, backend))
+        assert str(jax.make_jaxpr(flat)(*w, x)).count("optimization_barrier") == count
+        for own, plain in zip(jax.jit(flat)(*w, x), expected, strict=True):
             np.testing.assert_allclose(own, plain, rtol=2e-5, atol=2e-5)

@@ -110,14 +110,16 @@ def shared_price(pricing: Pricing, graph: OpGraph, mesh: DeviceMesh) -> StepPric
 
 @once_per_graph
 def gradients(graph: OpGraph) -> frozenset[int]:
-    """The ids of the tensors that are gradients of parameters, or become one by views and by leaving loops alone.
+    """The ids of the tensors that are gradients of parameters, or become one by views, in another type, or by leaving
+    loops, and by nothing else.
 
     A gradient is a tensor of the shape of some input (data left out) that the backward pass or the update makes, and
     that the update or the caller reads.
     """
     found = set(_made(graph))
     for op in reversed([op for op in graph.ops if op.phase != "forward"]):
-        if op.outs and op.outs[0].id in found and (is_rearrangement(op) or op.kind in LEAVING):
+        passes = is_rearrangement(op) or op.kind in LEAVING or op.kind == "convert_element_type"
+        if op.outs and op.outs[0].id in found and passes:
             found.update(tensor.id for tensor in op.ins)
     return frozenset(found)
 

@@ -183,7 +183,7 @@ def _reads(instruction: Instruction, values: set[int]) -> bool:
 
 def _is_late(op: OpNode) -> bool:
     """Whether what the operator does with a gradient can wait: nothing in the backward pass needs it."""
-    return op.phase == "update" or is_rearrangement(op)
+    return op.phase == "update" or is_rearrangement(op) or op.kind == "convert_element_type"
 
 
 def _units(program: ShardedProgram) -> list[tuple[Instruction, ...]]:

@@ -20,6 +20,7 @@ from autopar.passes.insert_redistribution import InsertRedistribution
 from autopar.passes.lower import lower
 from autopar.passes.mark_mirror import MarkMirror
 from autopar.passes.price_exchanges import ExchangePrice, PriceExchanges
+from autopar.passes.raise_scalings import RaiseScalings
 from autopar.passes.sink_all_reduce import SinkAllReduce
 from autopar.passes.verify import verify
 from autopar.redistribute.route import Router
@@ -55,6 +56,7 @@ def passes(
         MarkMirror(graph),
         fuse,
         BucketRounds(fuse),
+        RaiseScalings(),
     )
 
 

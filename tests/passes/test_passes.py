@@ -21,10 +21,12 @@ from autopar.core.regions import Region
 from autopar.core.strategy import Strategy
 from autopar.errors import InvalidOption, ProgramError
 from autopar.ops.traits import is_rearrangement
+from autopar.passes.fuse_collectives import FuseCollectives
 from autopar.passes.insert_redistribution import InsertRedistribution, users_of
 from autopar.passes.lower import lower
 from autopar.passes.mark_mirror import MarkMirror
 from autopar.passes.pipeline import program_states, write_dump
+from autopar.passes.raise_scalings import RaiseScalings
 from autopar.passes.sink_all_reduce import SinkAllReduce, scales
 from autopar.passes.verify import verify
 from autopar.redistribute.route import Router
@@ -230,6 +232,77 @@ def test_a_product_of_two_sums_needs_one_of_them_whole() -> None:
     assert meaning(sunk) == meaning(program)
 
 
+def means(build: Builder, count: int = 1) -> list[int]:
+    """Sums that are scaled before they are reduced."""
+    other = build.input(WHOLE)
+    scaled = [
+        build.compute([build.compute([build.input(SPLIT)], PARTIAL), other], PARTIAL, kind="div")
+        for _ in range(count)
+    ]
+    return [build.all_reduce(value) for value in scaled]
+
+
+def test_a_scaling_comes_behind_the_all_reduce_again() -> None:
+    build = Builder()
+    (mean,) = means(build)
+    program = build.program([build.compute([mean], kind="tanh")])
+    raised = RaiseScalings().apply(program)
+    verify(raised)
+    assert [type(i) for i in raised.instructions] == [Compute, Move, Compute, Compute]
+    assert meaning(raised) == meaning(program)
+    assert [m.time_s for m in raised.collectives] == [m.time_s for m in program.collectives]
+
+
+def test_scalings_come_behind_a_bucket_of_which_each_is_one() -> None:
+    """The view in it stays where it is."""
+    build = Builder()
+    both = means(build, 2)
+    view = build.compute([build.compute([build.input(SPLIT)], PARTIAL)], PARTIAL, kind="reshape")
+    both.append(build.all_reduce(view))
+    program = build.program([build.compute(both, kind="tanh")])
+    fused = FuseCollectives(price).apply(program)
+    raised = RaiseScalings().apply(fused)
+    verify(raised)
+    (bucket,) = raised.collectives
+    assert len(bucket.ins) == 3
+    kinds = [i.op.kind if isinstance(i, Compute) else i.kind for i in raised.instructions]
+    assert kinds == [*["dot_general"] * 3, "reshape", "all_reduce", "div", "div", "tanh"]
+    assert meaning(raised) == meaning(program)
+
+
+def test_scalings_in_a_row_all_come_behind() -> None:
+    build = Builder()
+    other = build.input(WHOLE)
+    value = build.compute([build.input(SPLIT)], PARTIAL)
+    for kind in ("div", "neg", "mul"):
+        value = build.compute([value] if kind == "neg" else [value, other], PARTIAL, kind=kind)
+    program = build.program([build.compute([build.all_reduce(value)], kind="tanh")])
+    raised = RaiseScalings().apply(program)
+    verify(raised)
+    kinds = [i.op.kind if isinstance(i, Compute) else i.kind for i in raised.instructions]
+    assert kinds == ["dot_general", "all_reduce", "div", "neg", "mul", "tanh"]
+    assert meaning(raised) == meaning(program)
+
+
+@pytest.mark.parametrize(
+    "why", ["an output", "a product reads it", "two readers", "in a loop already", "no scaling"]
+)
+def test_a_scaling_stays_where_it_costs_no_kernel_or_is_seen(why: str) -> None:
+    build = Builder()
+    other = build.input(WHOLE)
+    total = build.compute([build.input(SPLIT)], PARTIAL)
+    if why == "in a loop already":
+        total = build.compute([total], PARTIAL, kind="convert_element_type")
+    kind = "add_any" if why == "no scaling" else "div"
+    scaled = build.compute([total, total if why == "no scaling" else other], PARTIAL, kind=kind)
+    if why == "two readers":
+        build.compute([scaled], PARTIAL, kind="neg")
+    mean = build.all_reduce(scaled)
+    reader = "dot_general" if why == "a product reads it" else "tanh"
+    program = build.program([mean if why == "an output" else build.compute([mean], kind=reader)])
+    assert RaiseScalings().apply(program) is program
+
+
 def test_what_scales_must_be_whole() -> None:
     """Two halves times two halves would be another product."""
     build = Builder()
@@ -423,6 +496,7 @@ def test_every_pass_keeps_the_meaning_of_a_random_plan(seed: int) -> None:
         "mark_mirror",
         "fuse_collectives",
         "bucket_rounds",
+        "raise_scalings",
     ]
     assert [name for name, _ in states] == names
     first = meaning(states[0][1])

@@ -2,9 +2,9 @@
 
 A collective is issued as soon as its operands are there, and waited for where its results are read. Both are held up
 by what stands right beside it and computes next to nothing: the cast or the view of a parameter's shard that it sends,
-the cast of a gradient's that it leaves. So what does nothing but feed collectives is done as soon as its operands
-are there, and what does nothing but take their results up, when these are read: as far as memory allows. Parameters
-are updated in the order in which their gradients come (`passes.update_order`).
+the cast of a gradient's that it leaves, the division of a sum. So what does nothing but feed collectives is done as
+soon as its operands are there, and what does nothing but take their results up, when these are read: as far as memory
+allows. Parameters are updated in the order in which their gradients come (`passes.update_order`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autopar.core.program import Compute, Instruction, Move, ShardedProgram
-from autopar.ops.traits import is_cast_or_rearrangement
+from autopar.ops.traits import is_cast_or_rearrangement, traits_of
 from autopar.passes.rounds import is_collective
 from autopar.passes.update_order import in_update_order
 
@@ -157,11 +157,8 @@ class _Ordering:
         known = set[int]()
         for n, unit in enumerate(units):
             made = [makers.get(v, -1) for v in unit.reads]
-            if (
-                _is_light(unit.one)
-                and made
-                and all(m in known or (m >= 0 and is_collective(units[m].one)) for m in made)
-            ):
+            sent = [m in known or (m >= 0 and is_collective(units[m].one)) for m in made]
+            if any(sent) and (_is_scaling(unit.one) or (_is_light(unit.one) and all(sent))):
                 found.append(n)
                 known.add(n)
         return found
@@ -172,6 +169,11 @@ class _Ordering:
 
 def _alone(position: int, one: Instruction) -> _Unit:
     return _Unit([position], one.ins, one.outs, one)
+
+
+def _is_scaling(one: Instruction | None) -> bool:
+    """Whether it scales what it reads, which what reads the result does in one loop."""
+    return isinstance(one, Compute) and traits_of(one.op.kind).is_scaling
 
 
 def _is_light(one: Instruction | None) -> bool:

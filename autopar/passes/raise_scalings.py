@@ -38,25 +38,35 @@ def _raised(program: ShardedProgram) -> ShardedProgram:
 
     uses = _Uses.of(program)
     values = dict(program.values)
-    instead: dict[int, tuple[Instruction, ...]] = {}
+    instead: dict[int, Move] = {}
+    gone: set[int] = set()
+    due: dict[int, list[Compute]] = {}
     for move in sums:
         found = {n: uses.scaled(move, n) for n in range(len(move.ins))}
-        swapped = {n: scaled for n, scaled in found.items() if scaled is not None}
-        if swapped:
-            instead[id(move)] = _swapped(values, move, swapped)
-            instead |= {id(scaling): () for scaling, _ in swapped.values()}
+        scaled = {n: one for n, one in found.items() if one is not None}
+        if scaled:
+            instead[id(move)], scalings = _swapped(values, move, scaled)
+            gone.update(id(scaling) for scaling, _ in scaled.values())
+            for scaling in scalings:
+                due.setdefault(uses.due(scaling, move), []).append(scaling)
 
     if not instead:
         return program
-    done = [i for one in program.instructions for i in instead.get(id(one), (one,))]
+    done: list[Instruction] = []
+    for one in program.instructions:
+        if id(one) in instead:
+            done += [instead[id(one)], *due.get(id(one), ())]
+        else:
+            done += [*due.get(id(one), ()), *(() if id(one) in gone else (one,))]
     return program.with_instructions(tuple(done), values)
 
 
 def _swapped(
     values: dict[int, Value], move: Move, scaled: Mapping[int, tuple[Compute, int]]
-) -> tuple[Instruction, ...]:
+) -> tuple[Move, list[Compute]]:
     """`move` of what is scaled, by the places of these in it, and the scalings of what it makes."""
-    ins, outs = [*move.ins], [*move.outs]
+    ins = [*move.ins]
+    outs = [*move.outs]
     scalings: list[Compute] = []
     for n, (scaling, operand) in scaled.items():
         ins[n] = scaling.ins[operand]
@@ -64,7 +74,7 @@ def _swapped(
         made = move.outs[n]
         values[outs[n]] = Value(outs[n], values[ins[n]].tensor, values[made].placement)
         scalings.append(_behind(values, scaling, operand, outs[n], made))
-    return move._replace(ins=tuple(ins), outs=tuple(outs)), *scalings
+    return move._replace(ins=tuple(ins), outs=tuple(outs)), scalings
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,6 +102,12 @@ class _Uses:
         scaling, operand = found
         is_worth = self._ends(scaling.ins[operand], move.region)
         return found if is_worth and all(map(_is_in_loop, self.readers[made])) else None
+
+    def due(self, scaling: Compute, move: Move) -> int:
+        """The id of the instruction at which `scaling` is to stand: the first that reads it, if in its region."""
+        (made,) = scaling.outs
+        first = self.readers[made][0] if self.readers[made] else move
+        return id(first if first.region == scaling.region else move)
 
     def _scaling(self, value: int, region: int | None) -> tuple[Compute, int] | None:
         """What makes an unreduced `value` in `region` by scaling, for one reader, and which operand it scales."""
@@ -128,24 +144,17 @@ def _behind(
 ) -> Compute:
     """`scaling` of the value `reduced`, which makes `made`."""
     ins = (*scaling.ins[:operand], reduced, *scaling.ins[operand + 1 :])
-    over = values[scaling.ins[operand]].placement.unreduced
-    left = values[made].placement.unreduced
-    factors = tuple(
-        (
-            name,
-            tuple(
-                axis
-                for axis in axes
-                if not name.startswith("+") or axis in left or axis not in over
-            ),
-        )
-        for name, axes in scaling.strategy.factors
-    )
-    placed = tuple(values[value].placement for value in ins)
+    before, after = (values[v].placement for v in (scaling.ins[operand], made))
+    summed = {*before.unreduced}.difference(after.unreduced)
+
+    def left(name: str, axes: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(a for a in axes if not name.startswith("+") or a not in summed)
+
+    factors = [(name, left(name, axes)) for name, axes in scaling.strategy.factors]
     strategy = replace(
         scaling.strategy,
-        ins=placed,
-        outs=(values[made].placement,),
+        ins=tuple(values[value].placement for value in ins),
+        outs=(after,),
         factors=tuple(factor for factor in factors if factor[1]),
     )
     return scaling._replace(strategy=strategy, ins=ins, outs=(made,))

@@ -311,6 +311,7 @@ def test_a_dump_holds_every_stage(tmp_path: Path) -> None:
         "mark_mirror",
         "fuse_collectives",
         "bucket_rounds",
+        "raise_scalings",
     ]
     stages = ["graph", "plan", "lower", *passes]
     assert [file.name for file in files] == [
@@ -321,7 +322,7 @@ def test_a_dump_holds_every_stage(tmp_path: Path) -> None:
     assert str(plan.placements["p['w']"]) in texts["plan"]
     assert " = convert " in texts["lower"]
     assert " = convert " not in texts["insert_redistribution"]
-    assert texts["bucket_rounds"] == f"{plan.program()}\n"
+    assert texts["raise_scalings"] == f"{plan.program()}\n"
     (tmp_path / "file").write_text("")
     with pytest.raises(
         autopar.AutoparError, match=r"cannot be written to .*file.* Choose another directory"

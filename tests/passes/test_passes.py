@@ -284,6 +284,21 @@ def test_scalings_in_a_row_all_come_behind() -> None:
     assert meaning(raised) == meaning(program)
 
 
+def test_a_scaling_stands_where_it_is_read() -> None:
+    """Else the collective would be waited for before that, and sums of what is summed would be lost."""
+    build = Builder()
+    (mean,) = means(build)
+    between = build.compute([build.input()])
+    rows = build.compute([mean], Placement(((),), ("y",)), kind="div")
+    last = build.compute([build.all_reduce(rows), between], kind="tanh")
+    program = build.program([last])
+    raised = RaiseScalings().apply(program)
+    verify(raised)
+    kinds = [i.op.kind if isinstance(i, Compute) else i.kind for i in raised.instructions]
+    assert kinds == ["dot_general", "all_reduce", "dot_general", "div", "div", "all_reduce", "tanh"]
+    assert meaning(raised) == meaning(program)
+
+
 @pytest.mark.parametrize(
     "why", ["an output", "a product reads it", "two readers", "in a loop already", "no scaling"]
 )

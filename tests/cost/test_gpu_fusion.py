@@ -474,14 +474,14 @@ def test_programs_with_products_have_the_workspace_of_cublas_once() -> None:
 
 
 def test_the_gradient_of_max_pooling_is_three_kernels() -> None:
-    """Of an array of 2^22 elements on each device XLA's own times are 40.1 us; for every window it keeps five words."""
+    """Of an array of 2^22 elements on each device XLA's own times are 22.0 us; for every window it keeps five words."""
     graph = graph_of(jax.grad(lambda x: max_pool(x).sum()), (8 * 512, 32, 32, 8))
     (op,) = [op for op in graph.ops if op.kind == "select_and_scatter_add"]
     split = Placement((("x",), (), (), ()))
     strategy = Strategy((split, split), (split,), split=8)
     price = Roofline(graph, MESH, GPUS)
     own_s = price.op_cost(op, strategy) - 3 * GPUS.device.launch_s
-    assert 0.9 < own_s / 40.1e-6 < 1.0
+    assert 0.98 < own_s / 22.0e-6 < 1.02
     layout = StrategyArrays(np.full((3, 1), 8), np.array([8]), ())
     assert price.op_costs(op, (strategy,), layout) == pytest.approx(price.op_cost(op, strategy))
     windows = 512 * 16 * 16 * 8

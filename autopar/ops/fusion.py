@@ -200,7 +200,7 @@ def turned(graph: OpGraph, fusing: Fusing) -> tuple[frozenset[int], frozenset[in
     for op in graph.ops if fusing.row_elements else ():
         outs = [tensor.id for tensor in op.outs]
         ins = [tensor.id for tensor in op.ins if prod(tensor.shape) == prod(op.outs[0].shape)]
-        if not is_fusible(op) or op.id in absorbed:
+        if not is_fusible(op) or op.id in absorbed or _is_surely_written(graph, fusing, op):
             straight.update(outs)
         elif _reorders(op):
             through.update(outs)
@@ -209,6 +209,12 @@ def turned(graph: OpGraph, fusing: Fusing) -> tuple[frozenset[int], frozenset[in
             straight.update(() if straight.isdisjoint(ins) else outs)
 
     return frozenset(through), frozenset(through & straight)
+
+
+def _is_surely_written(graph: OpGraph, fusing: Fusing, op: OpNode) -> bool:
+    """Whether somebody reads what `op` makes who computes in no loop."""
+    uses = [use.op for tensor in op.outs for use in uses_of(graph).get(tensor.id, ())]
+    return any(use is None or not computes_read(graph.ops[use], fusing) for use in uses)
 
 
 def _is_row(op: OpNode, row_elements: int) -> bool:

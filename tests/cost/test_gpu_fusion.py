@@ -125,6 +125,19 @@ def test_no_reduction_joins_what_is_partly_turned() -> None:
         assert passes(graph, PLAIN) == min(expected, 2)
 
 
+@pytest.mark.parametrize("written", [True, False])
+def test_what_is_turned_and_written_is_read_as_it_lies(written: bool) -> None:
+    """As where a sort reads it too: the product is part of its sum then."""
+
+    def both(x: jax.Array, y: jax.Array) -> tuple[jax.Array, ...]:
+        turned = x.T * 2
+        return (turned * y).sum(-1), *([jnp.sort(turned)] if written else [])
+
+    graph = graph_of(both, (COLUMNS, COLUMNS), (COLUMNS, COLUMNS), dtype=jnp.float32)
+    (total,) = [op for op in graph.ops if op.kind == "reduce_sum"]
+    assert (total.ins[0].id in materialised(graph, FUSING)) != written
+
+
 def test_what_runs_once_more_shares_the_loops_of_its_original() -> None:
     """A value that three loops compute, two of them late: the original runs in one, what runs once more in two.
 

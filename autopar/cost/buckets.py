@@ -15,7 +15,7 @@ from autopar.cost.cached_pricing import Remembered
 from autopar.cost.local_steps import fused_price
 from autopar.cost.pricing import Pricing, Roofline, pack_price, shares, turn_price
 from autopar.cost.weighted import Weighted
-from autopar.ops.traits import is_rearrangement
+from autopar.ops.traits import is_cast_or_rearrangement
 from autopar.redistribute.route import Router
 from autopar.redistribute.step import StepPrice
 
@@ -118,7 +118,7 @@ def gradients(graph: OpGraph) -> frozenset[int]:
     """
     found = set(_made(graph))
     for op in reversed([op for op in graph.ops if op.phase != "forward"]):
-        passes = is_rearrangement(op) or op.kind in LEAVING or op.kind == "convert_element_type"
+        passes = is_cast_or_rearrangement(op) or op.kind in LEAVING
         if op.outs and op.outs[0].id in found and passes:
             found.update(tensor.id for tensor in op.ins)
     return frozenset(found)

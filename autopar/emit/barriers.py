@@ -80,11 +80,7 @@ def behind_barrier(
 
     found = list(values)
     for axes, members in waiting.items():  # behind a barrier all would vary over the axes of all
-        last = (
-            []
-            if due.after is None or due.after not in env
-            else [pcast_varying(env[due.after], axes)]
-        )
+        last = [pcast_varying(env[n], axes) for n in (due.after,) if n is not None and n in env]
         beside = [value for value in last if varying_axes(value) == axes]
         held = lax.optimization_barrier([*(values[n] for n in members), *beside])
         for n, value in zip(members, held, strict=False):

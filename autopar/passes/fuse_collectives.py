@@ -11,7 +11,7 @@ from autopar.core.graph import OpNode
 from autopar.core.placement import Kind, StepKind
 from autopar.core.program import REDUCTIONS, Compute, Instruction, Move, Role, ShardedProgram
 from autopar.cost.buckets import BUCKET_BYTES, SHARD_BUCKET_BYTES
-from autopar.ops.traits import is_rearrangement
+from autopar.ops.traits import is_cast_or_rearrangement
 from autopar.redistribute.step import PackPrice, StepPrice, no_pack
 
 
@@ -35,7 +35,7 @@ class FuseCollectives:
     hold whole tensors before they are needed. A bucket holds what has the same `BucketKey`; one that reaches
     `bucket_bytes` is closed, one of scatters or gathers, which holds whole tensors beside their shards, at
     `shard_bucket_bytes`. A collective that needs a result of its own bucket closes it first. What the update does with
-    a reduced gradient, its views and its further moves wait for those that are still to be reduced; a further
+    a reduced gradient, its casts, views and further moves wait for those that are still to be reduced; a further
     reduction, as of a shard over other axes, waits for the bucket that it reads alone. A bucket of several costs
     `price`, what its moves cost beside their collectives, and `pack`.
     """
@@ -183,7 +183,7 @@ def _reads(instruction: Instruction, values: set[int]) -> bool:
 
 def _is_late(op: OpNode) -> bool:
     """Whether what the operator does with a gradient can wait: nothing in the backward pass needs it."""
-    return op.phase == "update" or is_rearrangement(op) or op.kind == "convert_element_type"
+    return op.phase == "update" or is_cast_or_rearrangement(op)
 
 
 def _units(program: ShardedProgram) -> list[tuple[Instruction, ...]]:

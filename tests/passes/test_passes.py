@@ -19,10 +19,12 @@ from autopar.core.plan import Stage
 from autopar.core.program import Compute, Convert, Move, ShardedProgram
 from autopar.core.regions import Region
 from autopar.core.strategy import Strategy
+from autopar.cost.buckets import waiting
 from autopar.errors import InvalidOption, ProgramError
 from autopar.ops.traits import is_rearrangement
 from autopar.passes.fuse_collectives import FuseCollectives
 from autopar.passes.insert_redistribution import InsertRedistribution, users_of
+from autopar.passes.issue_order import in_issue_order
 from autopar.passes.lower import lower
 from autopar.passes.mark_mirror import MarkMirror
 from autopar.passes.pipeline import program_states, write_dump
@@ -558,3 +560,52 @@ def test_what_waits_takes_the_routes_of_what_is_shared_but_not_in_loops(rounds: 
         for move in InsertRedistribution(router, frozenset({g.id})).apply(lowered).collectives
     ]
     assert kinds == (["all_reduce"] if rounds > 1 else ["reduce_scatter", "all_gather"])
+
+
+def test_gradients_are_reduced_in_their_own_type_and_wait_for_each_other() -> None:
+    """Of parameters of float32 that compute in bfloat16: behind a bucket of both they are widened."""
+
+    def narrow(w: Any, x: Any) -> Any:
+        def loss(w: Any) -> Any:
+            made = x
+            for one in w:
+                made = jnp.tanh(made @ one.astype(jnp.bfloat16))
+            return made.astype(jnp.float32).sum()
+
+        return jax.tree.map(lambda p, g: p - g, w, jax.grad(loss)(w))
+
+    w = [jax.ShapeDtypeStruct((8, 8), jnp.float32)] * 2
+    graph = trace(narrow, (w, jax.ShapeDtypeStruct((16, 8), jnp.bfloat16))).graph
+    narrowed = [
+        op
+        for op in graph.ops
+        if op.kind == "convert_element_type"
+        and op.phase == "backward"
+        and op.outs[0].shape == (8, 8)
+    ]
+    assert len(narrowed) == 2
+    assert {op.ins[0].id for op in narrowed} <= waiting(graph)
+
+    build = Builder()
+    wide: list[int] = []
+    for _ in range(2):
+        partial = build.compute([build.input(SPLIT)], PARTIAL, phase="backward")
+        total = build.all_reduce(partial, role="mirror")
+        wide.append(build.compute([total], kind="convert_element_type", phase="backward"))
+    program = build.program([build.compute(wide, phase="update", kind="add")])
+    fused = FuseCollectives(price).apply(program)
+    verify(fused)
+    (bucket,) = fused.collectives
+    assert len(bucket.ins) == 2
+    assert meaning(fused) == meaning(program)
+
+
+def test_what_scales_a_sum_is_done_when_that_is_read() -> None:
+    build = Builder()
+    total = build.all_reduce(build.compute([build.input(SPLIT)], PARTIAL))
+    mean = build.compute([total, build.input(WHOLE)], kind="div")
+    between = build.compute([build.input(WHOLE)])
+    program = build.program([build.compute([mean, between], kind="add")])
+    ordered, _ = in_issue_order(program, [1000, 0, 0, 0, 0])  # so there is room for what waits
+    kinds = [i.op.kind if isinstance(i, Compute) else i.kind for i in ordered.instructions]
+    assert kinds == ["dot_general", "all_reduce", "dot_general", "div", "add"]

@@ -12,9 +12,12 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import autopar
+from autopar._compat import varying_axes
 from autopar.backends.known import XLA_CPU, XLA_GPU
+from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement
 from autopar.core.program import Compute, ShardedProgram
+from autopar.emit.barriers import BarrierReads, behind_barrier
 from autopar.emit.run import local_function
 from autopar.emit.wrap import device_mesh, global_function
 from autopar.ops.before_loops import made_before
@@ -117,3 +120,23 @@ def assert_runs(step: Step, w: Any, x: Any, program: ShardedProgram, barriers: i
         assert str(jax.make_jaxpr(flat)(*w, x)).count("optimization_barrier") == count
         for own, plain in zip(jax.jit(flat)(*w, x), expected, strict=True):
             np.testing.assert_allclose(own, plain, rtol=2e-5, atol=2e-5)
+
+
+def test_behind_a_barrier_values_vary_as_they_did() -> None:
+    """All that go through one vary over the axes of all, so those of other axes have one of their own."""
+    mesh = device_mesh(DeviceMesh.of({"x": 2, "y": 4}), jax.devices())
+    seen: list[frozenset[str]] = []
+
+    def run(rows: jax.Array, both: jax.Array) -> tuple[jax.Array, ...]:
+        due = BarrierReads(frozenset((0, 1)), 2)
+        found = behind_barrier(due, [0, 1], [rows, both], {0: rows, 1: both, 2: rows})
+        seen.extend(varying_axes(value) for value in found)
+        return tuple(found)
+
+    specs = P("x"), P("x", "y")
+    split = jax.shard_map(run, mesh=mesh, in_specs=specs, out_specs=specs)
+    given = np.arange(64.0).reshape(8, 8), np.ones((8, 8))
+    for found, plain in zip(jax.jit(split)(*given), given, strict=True):
+        np.testing.assert_array_equal(found, plain)
+    assert seen == [{"x"}, {"x", "y"}]
+    assert str(jax.make_jaxpr(split)(*given)).count("optimization_barrier") == 2

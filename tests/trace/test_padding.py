@@ -22,6 +22,8 @@ from autopar.trace.draft import DraftOp
 from autopar.trace.padding import padder as padder_module
 from autopar.trace.padding.padder import Form, Padder
 from autopar.trace.padding.sizes import padded_size
+from tests.ops.build import Case
+from tests.ops.cases import ELEMENTWISE
 from tests.trace.evaluate import as_function, assert_same
 
 SIZES = {5: 8, 6: 8, 7: 8, 9: 12, 10: 12, 11: 12, 13: 16, 14: 16, 15: 16}
@@ -98,6 +100,9 @@ def loss(params: dict[str, Any], ids: Any) -> Any:
     return -jnp.mean(jnp.take_along_axis(scores, ids[..., None], -1))
 
 
+MOVED = ("bitcast_convert_type", "copy", "device_put", "stop_gradient")
+"""What computes nothing is not padded for itself; another width has another dim."""
+COMPUTED = [case for case in ELEMENTWISE if case.kind not in MOVED]
 KEY = jax.random.key(3)
 OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
     "bits": lambda x, y: (jax.random.uniform(KEY, x.shape) * x, jax.random.bits(KEY, y.T.shape)),
@@ -140,6 +145,19 @@ def test_nothing_behind_the_true_elements_changes_a_value(
 ) -> None:
     poisoned(monkeypatch)
     check(OPERATORS[name], X, Y)
+
+
+@pytest.mark.quick_share(6)
+@pytest.mark.parametrize("case", COMPUTED, ids=lambda case: case.name)
+def test_all_that_works_element_by_element_is_padded(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    poisoned(monkeypatch)
+    rng = np.random.default_rng(0)
+    args = [arg.draw(rng) for arg in case.args]
+    padded = trace(case.function, args, padding={4: 6, 8: 9})
+    assert_same(jax.jit(case.function)(*args), as_function(padded)(*args), 1e-5)
+    assert any({6, 9}.intersection(t.shape) for op in padded.graph.ops for t in op.outs)
 
 
 @pytest.mark.quick_share(3)

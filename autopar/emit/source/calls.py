@@ -279,6 +279,12 @@ def _pcast(this: Application) -> Text:
     return call("lax.pcast", *this.operands, axes, to='"varying"')
 
 
+def _polynomial(this: Application) -> Text:
+    value, *coefficients = this.operands
+    named: dict[str, Text] = {key: value_text(given) for key, given in this.params.items()}
+    return call("lax.polynomial", value, sequence(coefficients), **named)
+
+
 def _row_numbers(this: Application) -> Text:
     return call("row_numbers", value_text(tuple(this.params["shape"])))
 
@@ -300,6 +306,7 @@ _SPECIAL: dict[str, Callable[[Application], Text | None]] = {
     "iota_2x32_shape": _row_numbers,
     "layout_constraint": _layout,
     "optimization_barrier": _barrier,
+    "polynomial": _polynomial,
     "ppermute": _collective("ppermute", perm="perm"),
     "psum_invariant": _collective("psum"),
     "pvary": _pcast,

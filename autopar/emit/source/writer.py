@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 
 from autopar._compat import (
+    HIGH,
+    high_function,
     is_literal,
     open_jaxpr,
     side_effects,
@@ -191,7 +193,7 @@ class Writer:
                 f"{name} at {self.place(eqn)} calls a function of this process on "
                 f"the host, which no text holds: leave it out of the function"
             )
-        if name in _INLINED or name == OPERATOR:
+        if name in _INLINED or name == OPERATOR or name in HIGH:
             self.inlined(eqn)
         elif name in _WRITTEN:
             _WRITTEN[name](self, eqn)
@@ -419,9 +421,11 @@ _BASES = {
 
 def _body(eqn: Any) -> Any:
     """The jaxpr that an operator runs once."""
-    if eqn.primitive.name != OPERATOR:
-        return eqn.params[_INLINED[eqn.primitive.name]]
-    return untyped_jax.make_jaxpr(eqn.params["composite"].function)(*(v.aval for v in eqn.invars))
+    name = eqn.primitive.name
+    if name in _INLINED:
+        return eqn.params[_INLINED[name]]
+    function = eqn.params["composite"].function if name == OPERATOR else high_function(eqn)
+    return untyped_jax.make_jaxpr(function)(*(v.aval for v in eqn.invars))
 
 
 def _read_equations(jaxpr: Any) -> list[Any]:

@@ -39,85 +39,17 @@ def aligned(op: OpNode) -> tuple[list[list[Factor]], list[list[Factor]]]:
     return ins, [[f"d{i}" for i in range(tensor.ndim)] for tensor in op.outs]
 
 
-@rule_for(
-    *(
-        "abs",
-        "acos",
-        "acosh",
-        "asin",
-        "asinh",
-        "atan",
-        "atan2",
-        "atanh",
-        "bessel_i0e",
-        "bessel_i1e",
-        "cbrt",
-        "ceil",
-    ),
-    *(
-        "clamp",
-        "clz",
-        "cos",
-        "cosh",
-        "digamma",
-        "eq",
-        "eq_to",
-        "erf",
-        "erf_inv",
-        "erfc",
-        "exp",
-        "exp2",
-        "expm1",
-    ),
-    *(
-        "floor",
-        "ge",
-        "gt",
-        "igamma",
-        "igamma_grad_a",
-        "igammac",
-        "integer_pow",
-        "is_finite",
-        "le",
-        "le_to",
-        "lgamma",
-    ),
-    *(
-        "log",
-        "log1p",
-        "log2",
-        "logistic",
-        "lt",
-        "lt_to",
-        "mulhi",
-        "ne",
-        "nextafter",
-        "not",
-        "one_minus_square",
-    ),
-    *("philox2x32", "philox4x32", "platform_index", "polygamma", "polynomial", "population_count"),
-    *(
-        "pow",
-        "reduce_precision",
-        "regularized_incomplete_beta",
-        "rem",
-        "round",
-        "rsqrt",
-        "shift_left",
-    ),
-    *(
-        "shift_right_arithmetic",
-        "shift_right_logical",
-        "sign",
-        "sin",
-        "sinh",
-        "sqrt",
-        "square",
-        "tan",
-        "tanh",
-    ),
-    *("threefry2x32", "threefry4x32", "xor", "zeta"),
-)
+_ALIGNED = """
+    abs acos acosh asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt ceil clamp clz cos cosh digamma eq
+    eq_to erf erf_inv erfc exp exp2 expm1 floor ge gt igamma igamma_grad_a igammac integer_pow is_finite le
+    le_to lgamma log log1p log2 logistic lt lt_to mulhi ne nextafter not one_minus_square philox2x32 philox4x32
+    platform_index polygamma polynomial population_count pow reduce_precision regularized_incomplete_beta rem
+    round rsqrt shift_left shift_right_arithmetic shift_right_logical sign sin sinh sqrt square tan tanh
+    threefry2x32 threefry4x32 xor zeta
+"""
+
+
+@rule_for(*_ALIGNED.split())
 def elementwise(op: OpNode) -> FactorRule:
     """out[d...] = f(x[d...], y[d...], ...)."""
     ins, outs = aligned(op)
@@ -203,82 +135,20 @@ def identity(op: OpNode) -> FactorRule:
     return FactorRule.of(op, ins=dims, outs=dims, frozen=frozen, linear=linear)
 
 
-_CHEAP = (
-    *(
-        "abs",
-        "acos",
-        "acosh",
-        "add",
-        "add_any",
-        "and",
-        "asin",
-        "asinh",
-        "atan",
-        "atanh",
-        "bitcast_convert_type",
-    ),
-    *(
-        "ceil",
-        "clamp",
-        "clz",
-        "complex",
-        "conj",
-        "convert_element_type",
-        "copy",
-        "cosh",
-        "floor",
-        "ge",
-        "gt",
-        "imag",
-    ),
-    *(
-        "is_finite",
-        "le",
-        "log2",
-        "lt",
-        "max",
-        "min",
-        "mul",
-        "mulhi",
-        "neg",
-        "nextafter",
-        "not",
-        "one_minus_square",
-    ),
-    *("or", "population_count", "real", "reduce_precision", "round", "select_n", "shift_left"),
-    *(
-        "shift_right_arithmetic",
-        "shift_right_logical",
-        "sign",
-        "sinh",
-        "square",
-        "stop_gradient",
-        "sub",
-    ),
-    *("threefry2x32", "xor"),
-)
-_COSTLY = (
-    *(
-        "atan2",
-        "cbrt",
-        "cos",
-        "digamma",
-        "div",
-        "erf",
-        "erf_inv",
-        "erfc",
-        "exp",
-        "exp2",
-        "expm1",
-        "lgamma",
-        "log",
-    ),
-    *("log1p", "logistic", "pow", "rem", "rsqrt", "sin", "sqrt", "tan", "tanh"),
-)
+_CHEAP = """
+    abs acos acosh add add_any and asin asinh atan atanh bitcast_convert_type ceil clamp clz complex conj
+    convert_element_type copy cosh floor ge gt imag is_finite le lt max min mul mulhi neg nextafter not
+    one_minus_square or population_count real reduce_precision round select_n shift_left shift_right_arithmetic
+    shift_right_logical sign sinh square stop_gradient sub threefry2x32 xor
+"""
+_COSTLY = """
+    atan2 cbrt cos digamma div erf erf_inv erfc exp exp2 expm1 lgamma log log1p log2 logistic pow rem rsqrt sin sqrt
+    tan tanh
+"""
 
-declare(*_CHEAP, *_COSTLY, "integer_pow", is_recomputable=True)
-declare(*_COSTLY, "integer_pow", is_costly=True)
-declare(*_COSTLY, is_dear=True)  # whole powers are products
+declare(*_CHEAP.split(), *_COSTLY.split(), "integer_pow", is_recomputable=True)
+declare(*_COSTLY.split(), "integer_pow", is_costly=True)
+declare(*_COSTLY.split(), is_dear=True)  # whole powers are products
 declare("div", "mul", "neg", is_scaling=True)
 declare("copy", "optimization_barrier", "stop_gradient", is_view=True)
 declare("copy", rearranges="moves")

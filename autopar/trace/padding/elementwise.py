@@ -8,99 +8,15 @@ from autopar.core.graph import TensorInfo
 from autopar.trace.draft import DraftOp
 from autopar.trace.padding.padder import Form, Padder, Shape
 
-_ANY = (
-    *(
-        "abs",
-        "acos",
-        "acosh",
-        "add",
-        "add_any",
-        "and",
-        "asin",
-        "asinh",
-        "atan",
-        "atan2",
-        "atanh",
-        "bessel_i0e",
-    ),
-    *(
-        "bessel_i1e",
-        "bitcast_convert_type",
-        "cbrt",
-        "ceil",
-        "clamp",
-        "clz",
-        "complex",
-        "conj",
-        "convert_element_type",
-        "copy",
-        "copy_p",
-        "cos",
-    ),
-    *(
-        "cosh",
-        "digamma",
-        "div",
-        "eq",
-        "erf",
-        "erf_inv",
-        "erfc",
-        "exp",
-        "exp2",
-        "expm1",
-        "floor",
-        "ge",
-        "gt",
-        "igamma",
-    ),
-    *(
-        "igammac",
-        "imag",
-        "integer_pow",
-        "is_finite",
-        "le",
-        "lgamma",
-        "log",
-        "log1p",
-        "logistic",
-        "lt",
-        "max",
-        "min",
-    ),
-    *(
-        "mul",
-        "name",
-        "ne",
-        "neg",
-        "nextafter",
-        "not",
-        "or",
-        "polygamma",
-        "population_count",
-        "pow",
-        "real",
-    ),
-    *(
-        "reduce_precision",
-        "regularized_incomplete_beta",
-        "rem",
-        "round",
-        "rsqrt",
-        "select_n",
-        "shift_left",
-    ),
-    *(
-        "shift_right_arithmetic",
-        "shift_right_logical",
-        "sign",
-        "sin",
-        "sinh",
-        "sqrt",
-        "square",
-        "stop_gradient",
-    ),
-    *("sub", "tan", "tanh", "threefry2x32", "xor", "zeta"),
-)
+_ANY = """
+    abs acos acosh add add_any and asin asinh atan atan2 atanh bessel_i0e bessel_i1e bitcast_convert_type cbrt
+    ceil clamp clz complex conj convert_element_type copy copy_p cos cosh digamma div eq eq_to erf erf_inv erfc
+    exp exp2 expm1 floor ge gt igamma igamma_grad_a igammac imag integer_pow is_finite le le_to lgamma log log1p
+    log2 logistic lt lt_to max min mul mulhi name ne neg nextafter not one_minus_square or polygamma polynomial
+    population_count pow real reduce_precision regularized_incomplete_beta rem round rsqrt select_n shift_left
+    shift_right_arithmetic shift_right_logical sign sin sinh sqrt square stop_gradient sub tan tanh threefry2x32
+    xor zeta
+"""
 _ZERO_OF_ZEROS = frozenset({
     *("abs", "add", "add_any", "and", "bitcast_convert_type", "conj", "convert_element_type", "copy", "imag", "max"),
     *("min", "mul", "neg", "or", "real", "select_n", "sign", "sin", "sinh", "sqrt", "square", "stop_gradient", "sub"),
@@ -181,4 +97,4 @@ def _several(padder: Padder, op: DraftOp) -> bool:
     return True
 
 
-HANDLERS = {**dict.fromkeys(_ANY, _elementwise), "optimization_barrier": _several}
+HANDLERS = {**dict.fromkeys(_ANY.split(), _elementwise), "optimization_barrier": _several}

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from autopar._compat import is_jaxpr, is_literal, open_jaxpr
+from autopar._compat import HIGH, high_function, is_jaxpr, is_literal, open_jaxpr, untyped_jax
 
 CALLS = {"jit": "jaxpr", "closed_call": "call_jaxpr", "custom_jvp_call": "call_jaxpr"}
 CALLS |= {"custom_vjp_call": "call_jaxpr", "core_call": "call_jaxpr", "remat": "jaxpr"}
@@ -27,6 +27,12 @@ def flat(closed: Any, operands: Sequence[Any] = ()) -> tuple[Any, ...]:
     return tuple(_read(atom, _Operators(known).of(jaxpr)) for atom in jaxpr.outvars)
 
 
+def _called(eqn: Any) -> Any:
+    if eqn.primitive.name in CALLS:
+        return eqn.params[CALLS[eqn.primitive.name]]
+    return untyped_jax.make_jaxpr(high_function(eqn))(*(atom.aval for atom in eqn.invars))
+
+
 class _Operators:
     """What each value of a jaxpr is made of: an operator, its parameters, and what each operand is made of."""
 
@@ -37,14 +43,18 @@ class _Operators:
         for eqn in jaxpr.eqns:
             name = eqn.primitive.name
             ins = [_read(atom, self.known) for atom in eqn.invars]
-            if name in CALLS:
-                inner, constants = open_jaxpr(eqn.params[CALLS[name]])
+            if name in CALLS or name in HIGH:
+                inner, constants = open_jaxpr(_called(eqn))
                 self.known.update(zip(inner.invars, ins, strict=True))
                 self.known.update(zip(inner.constvars, map(str, constants), strict=True))
                 self.of(inner)
                 results = [_read(atom, self.known) for atom in inner.outvars]
             elif name == "convert_element_type" and is_number(ins[0]):
                 results = [(ins[0][0], str(eqn.outvars[0].aval.dtype))]
+            elif name == "convert_element_type" and is_varying_number(ins[0]):
+                (_, (number,), params), n, _ = ins[0]
+                aval = eqn.outvars[0].aval.strip_weak_type()
+                results = [(("pvary", ((number[0], str(aval.dtype)),), params), n, str(aval))]
             elif (
                 name == "convert_element_type"
                 and eqn.invars[0].aval.dtype == eqn.outvars[0].aval.dtype
@@ -70,6 +80,12 @@ def is_number(read: Any) -> bool:
     return isinstance(read, tuple) and str(read[0]).startswith("number ")
 
 
+def is_varying_number(read: Any) -> bool:
+    """Whether what is read is a literal that is marked as varying."""
+    made = read[0] if isinstance(read, tuple) else None
+    return isinstance(made, tuple) and made[0] == "pvary" and is_number(made[1][0])
+
+
 def _is_empty(value: Any) -> bool:
     return isinstance(value, tuple) and not value
 
@@ -84,4 +100,6 @@ def _plain(params: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _value(value: Any) -> Any:
+    if isinstance(value, tuple) and any(map(is_jaxpr, value)):
+        return tuple(map(_value, value))
     return flat(value) if is_jaxpr(value) else re.sub(r"np\.int64\((-?\d+)\)", r"\1", repr(value))

@@ -24,6 +24,8 @@ from jaxlib import xla_client
 # JAX without its annotations, which are partial: pyright takes every attribute as Any.
 untyped_jax: Any = jax
 untyped_xla_client: Any = xla_client
+FLOAT0 = str(np.dtype(untyped_jax.dtypes.float0))
+"""How JAX writes the type of what has no derivative."""
 # The traced function is called from this package: its frames are not the user's.
 _PACKAGE = Path(__file__).parent
 source_info_util.register_exclusion(f"{_PACKAGE}/")
@@ -256,6 +258,11 @@ def mesh_of(eqn: Any) -> AbstractMesh | None:
     """The mesh in whose context an equation was traced; None if there was none."""
     mesh: AbstractMesh = eqn.ctx.cur_abstract_mesh
     return None if mesh.empty else mesh
+
+
+def axes_by_hand() -> tuple[str, ...]:
+    """The axes that an enclosing `jax.shard_map` or `jax.pmap` splits by hand."""
+    return tuple(untyped_jax.sharding.get_abstract_mesh().manual_axes)
 
 
 def without_mesh() -> AbstractContextManager[Any]:

@@ -56,6 +56,22 @@ def of_extra(name: str, what: str) -> Generator[None]:
         ) from error
 
 
+@contextmanager
+def writing(what: str, path: object) -> Generator[None]:
+    """Writes to a file of the user's.
+
+    Raises:
+      AutoparError: it cannot be written.
+    """
+    try:
+        yield
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise AutoparError(
+            f"the {what} cannot be written to {path}: {reason}. Choose another path."
+        ) from error
+
+
 class JobError(AutoparError, RuntimeError):
     """Processes of a job that cannot be started, or do not find one another."""
 

@@ -176,6 +176,7 @@ def compute_time_s(
     *,
     kind: str = "",
     elements: tuple[float, float, float] | None = None,
+    widens: bool = False,
     runs: tuple[float, float] | None = None,
 ) -> float:
     """Seconds of one kernel on one device: the slower of computing and moving, and the launch.
@@ -194,6 +195,7 @@ def compute_time_s(
       kind: what is computed, as JAX names its primitives; "": a product.
       elements: of a product of matrices: those of both operands, and of the result. A convolution is the product of
         its patches, unrolled, with its window: see `convolution_elements`.
+      widens: whether the result of a product is of a wider type, which the rates of `Reach` are not of.
       runs: of a gather or scatter: how many runs it picks, and the bytes of each.
 
     Raises:
@@ -205,11 +207,14 @@ def compute_time_s(
         raise ValueError(f"flops and size_bytes must be >= 0, got {flops} and {size_bytes}")
     work = None if device.efficiency is None else device.efficiency.of(kind, dtype)
     computing = (
-        _at_peak_s(flops, kind, dtype, device, elements) if work is None else work.time_s(flops)
+        _at_peak_s(flops, kind, dtype, device, None if widens else elements)
+        if work is None
+        else work.time_s(flops)
     )
     losing = _losing(device, kind, dtype)
     if losing is not None and elements is not None and flops:
         computing *= losing.stretch(*product_dims(*elements, flops))
+
     run = None if runs is None or device.efficiency is None else device.efficiency.run(kind)
     picking = 0.0 if runs is None or run is None else runs[0] * run.time_s(runs[1])
     return max(computing, picking, moving_time_s(size_bytes, device)) + device.launch_s
@@ -223,12 +228,15 @@ def compute_times_s(
     *,
     kind: str = "",
     elements: tuple[Floats, Floats, Floats] | None = None,
+    widens: bool = False,
     runs: tuple[Floats, Floats] | None = None,
 ) -> Floats:
     """`compute_time_s` of several kernels of one kind and type, at once: arrays of one length."""
     work = None if device.efficiency is None else device.efficiency.of(kind, dtype)
     computing = (
-        _at_peak_s(flops, kind, dtype, device, elements) if work is None else work.times_s(flops)
+        _at_peak_s(flops, kind, dtype, device, None if widens else elements)
+        if work is None
+        else work.times_s(flops)
     )
     losing = _losing(device, kind, dtype)
     if losing is not None and elements is not None and len(flops) and flops.min() > 0:

@@ -89,7 +89,8 @@ def _marks(
 
 
 def _whole_numbers(given: object, what: str) -> tuple[int, ...]:
-    numbers = (given,) if isinstance(given, int) else tuple(cast("Iterable[object]", given))
+    several = isinstance(given, Iterable)
+    numbers = tuple(cast("Iterable[object]", given)) if several else (given,)
     if not all(isinstance(number, int) for number in numbers):
         other = f", or {CARRIED!r}" if what == "donate_argnums" else ""
         raise TraceError(

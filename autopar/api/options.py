@@ -142,6 +142,14 @@ class Settings:
         given = {name: value for name, value in options.items() if name not in _OF_JIT}
         if given.get("options") is None:
             given.pop("options", None)
+        elif not isinstance(given["options"], SearchOptions):
+            raise InvalidOption(
+                f"options is {given['options']!r}: pass autopar.SearchOptions(...), what says how to search"
+            )
+        if given.get("pricing") is not None and not callable(given["pricing"]):
+            raise InvalidOption(
+                f"pricing is {given['pricing']!r}: pass a function of a graph, a mesh and a cluster, or None"
+            )
 
         given["constraints"] = checked(given.get("constraints", ()))
         if given.get("devices") is not None:
@@ -221,6 +229,10 @@ def split_options(
 
     parameters = Parameters.of(fn) if rest else None
     for name in rest:
+        if name == "cache" and parameters is not None and not parameters.takes(name):
+            raise InvalidOption(
+                f"cache is {keywords[name]!r}: pass the directory in which plans are kept, or None"
+            )
         near = get_close_matches(name, PlanOptions.__annotations__, n=1)
         if near and parameters is not None and not parameters.takes(name):
             raise UnknownOption(

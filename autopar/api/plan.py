@@ -32,6 +32,7 @@ from autopar.errors import (
     InvalidMesh,
     NoFeasiblePlan,
     Unsolved,
+    writing,
 )
 from autopar.report.brief import Detail
 from autopar.report.compare import Comparison
@@ -503,7 +504,7 @@ class Plan(Figures):
 
         Raises:
           SourceError: something has no text that stands alone: a callback to the host, a primitive of your own.
-          AutoparError: for a loaded plan.
+          AutoparError: for a loaded plan; where it cannot be written.
         """
         summary = self.summary
         headline = f"{format_quantity(summary.step_time_s, 'time')} a step predicted"
@@ -571,13 +572,8 @@ class Plan(Figures):
 def _written(path: str | Path | None, text: str, what: str) -> str:
     """`text`, written to `path` if there is one."""
     if path is not None:
-        try:
+        with writing(what, path):
             Path(path).write_text(text, encoding="utf-8")
-        except OSError as error:
-            reason = (error.strerror or str(error)).lower()
-            raise AutoparError(
-                f"the {what} cannot be written to {path}: {reason}. Choose another path."
-            ) from error
     return text
 
 

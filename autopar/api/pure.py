@@ -6,7 +6,7 @@ from typing import Any
 
 from jax.sharding import Mesh
 
-from autopar._compat import is_tracing, untyped_jax
+from autopar._compat import axes_by_hand, is_tracing, untyped_jax
 from autopar.api.call import Signature, call_signature, is_call_of, read_call
 from autopar.api.following import devices_of
 from autopar.api.make import bind, make_plan
@@ -19,6 +19,7 @@ from autopar.api.transforms.planned import Late
 from autopar.core.mesh import DeviceMesh
 from autopar.emit.several import in_order
 from autopar.emit.wrap import device_mesh
+from autopar.errors import TraceError
 from autopar.trace.arguments import function_name, read_arguments
 from autopar.trace.flat import FlatFunction
 
@@ -62,7 +63,17 @@ class Pure:
         return self.dispatch(args, kwargs)
 
     def inlined(self, *args: Any, **kwargs: Any) -> Any:
-        """The results for placeholders of an outer trace, in which the planned program is called."""
+        """The results for placeholders of an outer trace, in which the planned program is called.
+
+        Raises:
+          TraceError: each device traces on its own there, as in a shard_map.
+        """
+        if by_hand := axes_by_hand():
+            raise TraceError(
+                f"a compiled function is called inside jax.shard_map or jax.pmap, over axes {', '.join(by_hand)}: each "
+                f"device is there on its own, and a plan is for all. Call the function itself there, or this one "
+                f"outside."
+            )
         with untyped_jax.ensure_compile_time_eval():
             runner = self.runner(args, kwargs)
         return runner.inlined(read_call(args, kwargs, self.settings.static_argnums).leaves)

@@ -20,7 +20,7 @@ from autopar.api.processes import same_everywhere
 from autopar.core.sizes import exact_bytes
 from autopar.emit.several import all_placed, spans_processes, with_copies
 from autopar.emit.wrap import Keys, of_keys, placements, shardings, tensors, wrap
-from autopar.errors import MovedWarning, users_level
+from autopar.errors import MovedWarning, TraceError, users_level
 
 _LYING = attrgetter("aval", "sharding")
 """How an array lies, and its type."""
@@ -257,6 +257,13 @@ class Dispatch:
         found = self._known(call)
         if found is not None:
             return found
+        for leaf in call.leaves:
+            if isinstance(leaf, jax.ShapeDtypeStruct):
+                raise TraceError(
+                    f"{self._name} is called with {leaf}, which has no values: pass an array, or ask for the plan by "
+                    f"{self._name}.plan(...)"
+                )
+
         runner = self._find(args, kwargs)
         misplaced = runner.misplaced(call.leaves)
         assert misplaced is not None, "found for arguments of these types"

@@ -8,14 +8,14 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from autopar._compat import jax_version, untyped_jax
+from autopar._compat import jax_version, untyped_jax, without_mesh
 from autopar.api.bound import Bound
 from autopar.backends.known import backend_of
 from autopar.core.program import Compute, Move, ShardedProgram
 from autopar.emit.source.module import Function, Module, is_taken, module_of
 from autopar.emit.source.writer import FROM
 from autopar.emit.wrap import Keys
-from autopar.errors import SourceError
+from autopar.errors import SourceError, writing
 from autopar.report.units import format_quantity
 from autopar.trace.arguments import positional_names
 from autopar.trace.flat import FlatFunction
@@ -28,8 +28,10 @@ def source_of(bound: Bound, path: Path | None, headline: str) -> str:
 
     Raises:
       SourceError: something of the program has no text that stands alone, or needs a file and `path` is None.
+      AutoparError: it cannot be written.
     """
-    made = _module(bound, path, headline)
+    with without_mesh():
+        made = _module(bound, path, headline)
     if path is None:
         if made.arrays:
             size = sum(array.nbytes for array in made.arrays.values())
@@ -39,9 +41,10 @@ def source_of(bound: Bound, path: Path | None, headline: str) -> str:
             )
         return made.text
 
-    path.write_text(made.text, encoding="utf-8")
-    if made.arrays:
-        np.savez(path.with_suffix(".npz"), allow_pickle=False, **made.arrays)
+    with writing("module", path):
+        path.write_text(made.text, encoding="utf-8")
+        if made.arrays:
+            np.savez(path.with_suffix(".npz"), allow_pickle=False, **made.arrays)
     return made.text
 
 

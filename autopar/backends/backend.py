@@ -10,6 +10,7 @@ from autopar.core.mesh import DeviceMesh
 from autopar.core.program import ShardedProgram
 from autopar.ops.fusion import PLAIN, Fusing
 from autopar.ops.holding import AS_WRITTEN, Holding
+from autopar.ops.odd_products import Shares
 from autopar.ops.picked import Number
 from autopar.ops.workspace import workspace_bytes
 from autopar.redistribute.step import PackPrice, StepPrice, TurnPrice, no_pack, no_turn
@@ -17,7 +18,7 @@ from cost_models.compute import Device
 from cost_models.spans import Group
 from cost_models.terms import CollectiveKind
 
-Workspace = Callable[[OpNode, Sequence[int]], int]
+Workspace = Callable[[OpNode, Sequence[int], Sequence[Sequence[int]]], int]
 """The bytes that an operator takes while it runs, given the local bytes of its operands."""
 
 
@@ -92,6 +93,11 @@ class Backend:
         del graph
         return frozenset()
 
+    def padding_shares(self, graph: OpGraph) -> Mapping[int, Shares]:
+        """By product that may be padded, which share of the padding of each operand it pays."""
+        del graph
+        return {}
+
     def product_turns_s(
         self,
         op: OpNode,
@@ -100,8 +106,9 @@ class Backend:
         device: Device,
         *,
         turned: bool,
+        padding: Shares = (0.0, 0.0),
     ) -> Number:
-        """Seconds in which operands are put in order beside a product.
+        """Seconds in which operands are put in order, or padded, beside a product.
 
         Args:
           op: any operator.
@@ -109,8 +116,9 @@ class Backend:
           flops: 2 b m n k of these.
           device: the device.
           turned: whether it is one of `turned_products`.
+          padding: what it pays of the padding of each operand (`padding_shares`).
         """
-        del op, elements, device, turned
+        del op, elements, device, turned, padding
         return flops * 0.0
 
     def is_summed(self, kind: CollectiveKind, group: Group) -> bool:
@@ -139,8 +147,17 @@ class Backend:
         del program
         return 0
 
-    def workspace_bytes(self, op: OpNode, in_bytes: Sequence[int]) -> int:
-        """What a device holds while it runs an operator, besides operands (of `in_bytes` on it) and results."""
+    def workspace_bytes(
+        self, op: OpNode, in_bytes: Sequence[int], in_shapes: Sequence[Sequence[int]]
+    ) -> int:
+        """What a device holds while it runs an operator, besides operands and results.
+
+        Args:
+          op: any operator.
+          in_bytes: of its operands, those that it reads from memory.
+          in_shapes: what a device has of its operands.
+        """
+        del in_shapes
         return workspace_bytes(op, in_bytes)
 
     def beside_s(self, op: OpNode, in_bytes: Sequence[Number], device: Device) -> Number:

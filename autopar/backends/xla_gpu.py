@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import cast
 
 from autopar.backends.backend import Backend
 from autopar.backends.xla_cpu.loops import copied
@@ -15,6 +16,14 @@ from autopar.core.program import Compute, ShardedProgram
 from autopar.ops.before_loops import made_before
 from autopar.ops.fusion import Fusing
 from autopar.ops.holding import Holding
+from autopar.ops.odd_products import (
+    Shares,
+    longer,
+    most_padded_bytes,
+    multiple_of,
+    padded_bytes,
+    padding_shares,
+)
 from autopar.ops.picked import Number
 from autopar.ops.traits import traits_of
 from autopar.redistribute.step import TurnPrice
@@ -104,6 +113,7 @@ class XlaGpu(Backend):
         device: Device,
         *,
         turned: bool,
+        padding: Shares = (0.0, 0.0),
     ) -> Number:
         """See `Backend.product_turns_s`."""
         del turned
@@ -113,7 +123,13 @@ class XlaGpu(Backend):
             if regroups(op, operand) or tensor.itemsize < widest:
                 moved = count * float(tensor.itemsize + widest)
                 total = total + moved * moving_time_s(1.0, device) + device.launch_s
-        return total
+
+        times = longer(elements, flops, multiple_of(op)) if any(padding) else ()
+        for count, share, longest in zip(elements, padding, times, strict=False):
+            moved = count * float(op.ins[0].itemsize) * (1.0 + longest)
+            taken = moved * moving_time_s(1.0, device) + device.launch_s
+            total = total + share * taken * (longest > 1.0)
+        return cast(Number, total)
 
     def before_loops(self, program: ShardedProgram) -> Mapping[int, tuple[tuple[int, ...], ...]]:
         """See `ops.before_loops`: gradients that would wait for the loop, and what enters it."""
@@ -130,10 +146,21 @@ class XlaGpu(Backend):
         computes = [i.op.kind for i in program.instructions if isinstance(i, Compute)]
         return CUBLAS_BYTES if any(traits_of(kind).is_contraction for kind in computes) else 0
 
-    def workspace_bytes(self, op: OpNode, in_bytes: Sequence[int]) -> int:
-        """See `Backend.workspace_bytes`. Of `POOLING`: the largest of each window and its place."""
+    def padding_shares(self, graph: OpGraph) -> Mapping[int, Shares]:
+        """See `ops.odd_products`."""
+        return padding_shares(graph, self.fusing)
+
+    def workspace_bytes(
+        self, op: OpNode, in_bytes: Sequence[int], in_shapes: Sequence[Sequence[int]]
+    ) -> int:
+        """See `Backend.workspace_bytes`. Of `POOLING`: the largest of each window and its place. Of products: what is
+        padded.
+        """
         if op.kind != POOLING:
-            return super().workspace_bytes(op, in_bytes)
+            padded = padded_bytes(op, in_shapes)
+            if op.body is not None and (whole := sum(tensor.size_bytes for tensor in op.ins)):
+                padded = most_padded_bytes(op.body) * sum(in_bytes) // whole
+            return super().workspace_bytes(op, in_bytes, in_shapes) + padded
         places = in_bytes[0] // op.ins[0].itemsize
         return places * INDEX_BYTES * (1 + op.ins[1].ndim)
 
@@ -172,11 +199,16 @@ def _is_rematerialised(graph: OpGraph, op: OpNode, reader: OpNode) -> bool:
 
 
 def regroups(op: OpNode, operand: int) -> bool:
-    """Whether an operand of a product of matrices has batch dims that are not its first ones, as heads of attention."""
+    """Whether an operand of a product of matrices has batch dims that are not its first ones, as heads of attention.
+
+    Dims of one element stand nowhere.
+    """
     if op.kind != "dot_general":
         return False
     batch: tuple[int, ...] = op.params["dimension_numbers"][1][operand]
-    return sorted(batch) != list(range(len(batch)))
+    dims = [dim for dim, size in enumerate(op.ins[operand].shape) if size > 1]
+    own = sorted(set(batch).intersection(dims))
+    return own != dims[: len(own)]
 
 
 def _turning_time_s(device: Device, kind: StepKind, size_bytes: int) -> float:

@@ -53,6 +53,11 @@ class Compute(NamedTuple):
         """The innermost region that holds the operator."""
         return self.op.region
 
+    def in_shapes(self, mesh: DeviceMesh) -> list[tuple[int, ...]]:
+        """What a device has of its operands."""
+        placed = zip(self.op.ins, self.strategy.ins, strict=True)
+        return [placement.local_shape(tensor.shape, mesh) for tensor, placement in placed]
+
 
 class Convert(NamedTuple):
     """A change of placement that is still to be routed, in `region`.

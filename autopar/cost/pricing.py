@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from math import inf, prod
-from typing import Protocol, cast, runtime_checkable
+from math import inf
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from autopar.core.graph import OpGraph, OpNode
 from autopar.core.manual import BORDERS, COLLECTIVES
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import StepKind
+from autopar.core.repeated import merged
 from autopar.core.strategy import Exchange, Strategy, StrategyArrays
 from autopar.cost.collectives import collective_s
 from autopar.cost.exchange_costs import cost_beside, exchange_cost, joining_s
@@ -30,8 +31,10 @@ from autopar.cost.operators.fused import (
     kernel_shares,
 )
 from autopar.cost.operators.local_work import LocalWork, beside_s
+from autopar.cost.operators.products import as_product, elements_of
 from autopar.ops.exchanged import laid_out_bytes, rounds
 from autopar.ops.fusion import Fusing, in_products, materialised, own_loops, rows, written_out
+from autopar.ops.odd_products import Shares, widens
 from autopar.ops.picked import picked_runs
 from autopar.ops.rate_kind import rate_kind
 from autopar.ops.rules.attention import ATTENTION, slowest
@@ -41,7 +44,6 @@ from autopar.ops.traits import traits_of
 from autopar.redistribute.step import PackPrice, TurnPrice, no_pack, no_turn
 from cost_models import Cluster, Group, compute_times_s, group
 from cost_models.compute import host_time_s, moving_time_s
-from cost_models.curves import Number, convolution_elements
 
 Floats = NDArray[np.float64]
 
@@ -309,7 +311,8 @@ class Roofline:
             size = op.ins[0].size_bytes // self.mesh.product(strategy.ins[0].split_axes)
             return host_time_s(size, self.cluster.device)
         if op.body is not None:
-            return body_time_s(op, strategy, self.mesh, self.cluster.device)
+            is_merged = op.id in merged(self.graph)
+            return body_time_s(op, strategy, self.mesh, self.cluster.device, merged=is_merged)
         return self.local_work(op, strategy).time_s(self.cluster.device) + joining_s(
             op, strategy, self.mesh, self.cluster.device
         )
@@ -343,7 +346,7 @@ class Roofline:
             lhs, rhs, out = (
                 float(placement.local_size(tensor.shape, self.mesh)) for tensor, placement in placed
             )
-            elements = _as_product(op, (lhs, rhs, out), flops)
+            elements = as_product(op, (lhs, rhs, out), flops)
 
         dtype = op.ins[0].dtype if op.ins else op.outs[0].dtype
         launched = self._is_launched(op)
@@ -361,6 +364,7 @@ class Roofline:
             tuple(map(float, sizes[: len(op.ins)])),
             runs,
             turned,
+            self._padding.get(op.id, (0.0, 0.0)),
         )
 
     def op_costs(
@@ -394,16 +398,28 @@ class Roofline:
             flops = flops * np.array([slowest(op, each, self.mesh) for each in strategies])
         elements = None
         if traits_of(op.kind).is_contraction and len(flops) and flops.min() > 0:
-            elements = _as_product(op, _elements(op, layout.parts), flops)
+            elements = as_product(op, elements_of(op, layout.parts), flops)
 
         runs = picked_runs(op, [mine.astype(np.float64) for mine in layout.parts])
         time_s = beside_s(op, sizes, device) + compute_times_s(
-            flops, size, dtype, device, kind=rate_kind(op), elements=elements, runs=runs
+            flops,
+            size,
+            dtype,
+            device,
+            kind=rate_kind(op),
+            elements=elements,
+            widens=widens(op),
+            runs=runs,
         )
         if elements is not None and op.kind == "dot_general":
             turned = op.id in self._turned
             time_s = time_s + self._backend.product_turns_s(
-                op, elements, flops, device, turned=turned
+                op,
+                elements,
+                flops,
+                device,
+                turned=turned,
+                padding=self._padding.get(op.id, (0.0, 0.0)),
             )
 
         if self._folds(op):
@@ -472,13 +488,17 @@ class Roofline:
     def _turned(self) -> frozenset[int]:
         return self._backend.turned_products(self.graph)
 
+    @cached_property
+    def _padding(self) -> Mapping[int, Shares]:
+        return self._backend.padding_shares(self.graph)
+
     @property
     def _backend(self) -> Backend:
         return backend_of(self.cluster.device.compiler)
 
     def context(self, op: OpNode) -> Hashable:
         """What it moves, what bounds its kernels, how many these are, whether it ends one, whether it is a view, a row
-        or part of a product.
+        or part of a product, and what it pays of padding.
         """
         folds = op.kind == "transpose" and op.id in self._folded
         turned = op.kind == "dot_general" and op.id in self._turned
@@ -493,6 +513,8 @@ class Roofline:
             self._own_loops[op.id],
             self._bounds.get(op.id),
             self._moved(op),
+            self._padding.get(op.id),
+            op.body is not None and op.id in merged(self.graph),
         )
 
     @property
@@ -539,26 +561,3 @@ class Roofline:
         if op.kind == "rng_bit_generator" and self._backend.repeats_random_bits:
             return strategies[:1]
         return strategies
-
-
-def _as_product(
-    op: OpNode, elements: tuple[Number, Number, Number], flops: Number
-) -> tuple[Number, Number, Number]:
-    """The elements that one device holds of a product, as one of matrices: of a convolution its patches, unrolled."""
-    if op.kind == "dot_general":
-        return elements
-    _, window, out = elements
-    features: int = op.params["dimension_numbers"]["out_spec"][1]
-    groups: int = op.params["feature_group_count"] * op.params["batch_group_count"]
-    channels = cast(
-        Number, np.minimum(2.0 * window * out / flops, op.outs[0].shape[features] / groups)
-    )
-    return convolution_elements(window, out, channels, flops)
-
-
-def _elements(op: OpNode, parts: NDArray[np.int64]) -> tuple[Floats, Floats, Floats]:
-    """Of a product of matrices the elements that one device holds of both operands and the result."""
-    lhs, rhs, out = (
-        prod(t.shape) / mine for t, mine in zip((*op.ins, *op.outs), parts, strict=True)
-    )
-    return lhs, rhs, out

@@ -14,6 +14,7 @@ import jax
 
 from autopar._compat import pcast_varying, untyped_jax, varying_axes
 from autopar.core.program import Compute, Instruction, ShardedProgram
+from autopar.core.repeated import repeated
 
 Array = jax.Array
 lax = untyped_jax.lax
@@ -28,12 +29,22 @@ class BarrierReads:
 
 
 def anew(program: ShardedProgram) -> dict[int, BarrierReads]:
-    """The instructions outside of regions that recompute, or move something for those only, by position."""
+    """The instructions outside of regions that recompute, or move something for those only, by position.
+
+    And wherever they stand the derivatives that repeat what a function of the forward pass computes.
+    """
+    functions = repeated([one.op for one in program.instructions if isinstance(one, Compute)])
     chosen = _recomputing(program)
     made = {value for n in chosen for value in program.instructions[n].outs}
     found: dict[int, BarrierReads] = {}
     after: int | None = None
     for position, instruction in enumerate(program.instructions):
+        if isinstance(instruction, Compute) and instruction.op.id in functions:
+            function = functions[instruction.op.id]
+            if function.phase != instruction.op.phase:
+                own = frozenset(instruction.ins[: len(function.ins)])
+                behind = after if instruction.region is None else None
+                found[position] = BarrierReads(own, behind)
         if position in chosen:
             found[position] = BarrierReads(frozenset(instruction.ins) - made, after)
         elif (

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
-from autopar._compat import make_mesh, shard_map, untyped_jax, weakly_typed
+from autopar._compat import FLOAT0, make_mesh, shard_map, untyped_jax, weakly_typed
 from autopar._mesh import HOST, typed_by
 from autopar.backends.known import backend_on
 from autopar.core.graph import TensorInfo
@@ -121,7 +122,11 @@ def global_function(
     def data(position: int, given: Any) -> Any:
         return untyped_jax.random.key_data(given) if position in keys.inputs else given
 
+    made_of = tensors(program, program.outputs)
+
     def result(position: int, made: Any) -> Any:
+        if made_of[position].dtype == FLOAT0:
+            return np.zeros(made_of[position].shape, untyped_jax.dtypes.float0)
         if position in keys.outputs:
             return untyped_jax.random.wrap_key_data(made, impl=keys.outputs[position])
         return weakly_typed(made) if position in weak else made
@@ -159,7 +164,7 @@ def _without_empty(
 
 
 def _empty(program: ShardedProgram, value: int) -> Any:
+    """Nothing, of a value's type; what has no bytes since no derivative is there (float0) stands as booleans inside."""
     v = program.values[value]
-    return untyped_jax.numpy.zeros(
-        v.placement.local_shape(v.tensor.shape, program.mesh), v.tensor.dtype
-    )
+    dtype = "bool" if v.tensor.dtype == FLOAT0 else v.tensor.dtype
+    return untyped_jax.numpy.zeros(v.placement.local_shape(v.tensor.shape, program.mesh), dtype)

@@ -17,19 +17,21 @@ from autopar.core.program import Compute, Instruction, Ints, Move, ShardedProgra
 from autopar.core.regions import AROUND, BOUNDARY, LOOPS
 from autopar.core.strategy import Strategy
 from autopar.memory.in_place import in_arguments, own_results, written_over
+from autopar.memory.kept_between import kept_between
 from autopar.memory.scheduled import joined, made_first, until_late, widened_bytes
 from autopar.ops.before_loops import Awaited, made_before
 from autopar.ops.exchanged import joined_bytes, lengthening, sent_bytes, turns
+from autopar.ops.fusion import PLAIN, Fusing
 from autopar.ops.holding import AS_WRITTEN, Holding
 from autopar.ops.traits import is_fusible
 
 Bools = NDArray[np.bool_]
 
 OpCost = Callable[[OpNode, Strategy], float]
-Workspace = Callable[[OpNode, Sequence[int]], int]
+Workspace = Callable[[OpNode, Sequence[int], Sequence[Sequence[int]]], int]
 
 
-def no_workspace(_op: OpNode, _in_bytes: Sequence[int]) -> int:
+def no_workspace(_op: OpNode, _in_bytes: Sequence[int], _in_shapes: Sequence[Sequence[int]]) -> int:
     """The workspace of operators that need none."""
     return 0
 
@@ -121,6 +123,7 @@ def lives_of(
     recomputed: Collection[int] = (),
     workspace: Workspace = no_workspace,
     holding: Holding = AS_WRITTEN,
+    fusing: Fusing = PLAIN,
 ) -> Lives:
     """When a device holds what while it runs `program`.
 
@@ -133,8 +136,9 @@ def lives_of(
       in_memory: ids of the tensors that reach memory (`ops.fusion.materialised`).
       donated: positions of the inputs whose memory outputs may take.
       recomputed: ids of tensors that each reader may compute anew (`ops.fusion.recomputed`).
-      workspace: bytes that an operator takes while it runs, given the local bytes of its operands.
+      workspace: bytes that an operator takes while it runs, given the local bytes and shapes of its operands.
       holding: what the compiler holds otherwise.
+      fusing: what it fuses in functions kept as operators.
     """
     registers = _registers(program, in_memory)
     aliases, early = _other_names(program, registers)
@@ -156,6 +160,8 @@ def lives_of(
     )
     if holding.widens_operands:
         beside += widened_bytes(program)
+    if holding.joins_equal:
+        beside += kept_between(program, fusing)
 
     begins = dict.fromkeys(made_first(program), 0) if holding.zeros_first else dict[int, int]()
     begins |= {one.value: one.since for one in awaited}
@@ -253,7 +259,8 @@ def _beside(
     if isinstance(instruction, Compute):
         op = instruction.op
         strategy = instruction.strategy
-        held = workspace(op, [size[value] for value in instruction.ins])
+        shapes = instruction.in_shapes(mesh)
+        held = workspace(op, [size[value] for value in instruction.ins], shapes)
         if not instruction.exchanges:
             return held
         if op.body is not None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from autopar.core.program import Compute, Move, ShardedProgram
-from autopar.errors import AutoparError
+from autopar.errors import writing
 from autopar.passes.schedule import Event, LoopSpan, StepSchedule
 
 _PROCESS = 1
@@ -55,13 +55,8 @@ class Timeline:
         Raises:
           AutoparError: if it cannot be written.
         """
-        try:
+        with writing("timeline", path):
             Path(path).write_text(self.to_json(), encoding="utf-8")
-        except OSError as error:
-            reason = (error.strerror or str(error)).lower()
-            raise AutoparError(
-                f"the timeline cannot be written to {path}: {reason}. Choose another path."
-            ) from error
 
     def _names(self) -> Iterator[dict[str, Any]]:
         process = f"a device of {self.program.mesh}: {self.function}"

@@ -336,4 +336,5 @@ def lives_in(graph: OpGraph, program: ShardedProgram, pricing: Pricing) -> Lives
         recomputed=recomputed(graph, backend.counting),
         workspace=backend.workspace_bytes,
         holding=backend.holding,
+        fusing=backend.counting,
     )

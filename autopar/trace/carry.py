@@ -130,8 +130,12 @@ def _select_results(selector: Selector, results: Results) -> list[tuple[int, str
     """The flat results under a top-level position or a path, each with the rest of its path."""
     keystr = untyped_jax.tree_util.keystr
     tree = results.own.tree
-    if untyped_jax.tree_util.treedef_is_leaf(tree) and selector == 0:
-        return [(0, "")]
+    if untyped_jax.tree_util.treedef_is_leaf(tree):
+        if selector in (0, "", "output[0]"):
+            return [(0, "")]
+        raise TraceError(
+            f"carry names result {selector!r}, but the function returns a single array: name it by 0"
+        )
 
     if isinstance(selector, int):
         starts = [0]

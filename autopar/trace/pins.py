@@ -214,7 +214,7 @@ def _axes(mesh: Any) -> Axes:
 def _spec(spec: Any, aval: Any, mesh: Any) -> Spec:
     """The axes of each dim, but for those of one device; those of a key's data are whole."""
     entries: list[tuple[str, ...] | None] = []
-    for entry in spec:
+    for entry in spec.partitions:
         if entry is PartitionSpec.UNCONSTRAINED:
             entries.append(None)
         else:

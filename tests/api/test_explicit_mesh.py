@@ -266,3 +266,18 @@ def test_a_training_step_goes_on_with_its_own_results() -> None:
             w, found = compiled(w, x)
             plain, wanted = jax.jit(step)(plain, x)
             assert_same((w, found), (plain, wanted))
+
+
+def test_what_is_whole_for_gradients_to_be_summed_later_is_whole() -> None:
+    def gradient(x: Any, w: Any) -> Any:
+        w = jax.sharding.reshard(w, P(reduced={"a"}))
+        return jax.grad(lambda w: jnp.tanh(x @ w).mean())(w)
+
+    mesh = jax.make_mesh((8,), ("a",), axis_types=EXPLICIT[:1])
+    with jax.set_mesh(mesh):
+        x = jax.device_put(X, P("a"))
+        w = jax.device_put(W, P())
+        found = autopar.compile(gradient, cluster=SLOW, mesh={"a": 8})(x, w)
+    np.testing.assert_allclose(
+        found, jax.grad(lambda w: jnp.tanh(X @ w).mean())(W), rtol=1e-4, atol=1e-6
+    )

@@ -256,6 +256,41 @@ def test_what_was_planned_is_forgotten() -> None:
     assert compiled.__name__ == "layer"
 
 
+@pytest.mark.parametrize("mesh", [{"a": 8}, MESH])
+def test_what_has_no_derivative_is_float0(mesh: dict[str, int]) -> None:
+    """Of integers, of masks beside a value, as results and as arguments."""
+    params = {"w": jnp.ones((16, 8)), "steps": jnp.arange(3), "done": jnp.ones((), bool)}
+
+    def gradient(p: Any) -> Any:
+        return jax.grad(lambda p: (p["w"] ** 2).sum(), allow_int=True)(p)
+
+    compiled = autopar.compile(gradient, cluster=SLOW, mesh=mesh)
+    found = compiled(params)
+    assert jax.tree.map(_like, found) == jax.tree.map(_like, jax.jit(gradient)(params))
+    again = autopar.compile(lambda g: (g["w"] * 2, g["steps"]), cluster=SLOW, mesh=mesh)(found)
+    assert _like(again[1]) == _like(found["steps"])
+
+    def masked(x: Any) -> Any:
+        return jax.jvp(lambda x: (x * 2, x > 0), (x,), (x,))
+
+    split = autopar.compile(masked, cluster=SLOW, mesh=mesh)(params["w"])
+    assert jax.tree.map(_like, split) == jax.tree.map(_like, jax.jit(masked)(params["w"]))
+
+
+def _like(leaf: Any) -> tuple[Any, ...]:
+    return leaf.shape, leaf.dtype
+
+
+def test_a_compiled_function_is_for_all_devices() -> None:
+    mesh = jax.make_mesh((8,), ("q",), axis_types=(AxisType.Auto,))
+    inside = jax.shard_map(
+        ON(layer), mesh=mesh, in_specs=PartitionSpec(), out_specs=PartitionSpec()
+    )
+    for mapped in (lambda: inside(W, X), lambda: jax.pmap(ON(jnp.sin))(X[:8])):
+        with pytest.raises(TraceError, match=r"inside jax.shard_map or jax.pmap, over axes \w+: "):
+            mapped()
+
+
 # Refused --------------------------------------------------------------------------------------------------------------
 
 

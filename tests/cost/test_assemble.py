@@ -500,7 +500,9 @@ def held_at_operators(here: Setting, program: ShardedProgram) -> dict[int, int]:
     rest = materialised(here.graph), here.graph.donated
     for marked in here.graph.ops:
 
-        def workspace(op: OpNode, in_bytes: Sequence[int], at: int = marked.id) -> int:
+        def workspace(
+            op: OpNode, in_bytes: Sequence[int], _shapes: object, at: int = marked.id
+        ) -> int:
             return workspace_bytes(op, in_bytes) + MARK * (op.id == at)
 
         spent = account(

@@ -498,7 +498,7 @@ def test_the_gradient_of_max_pooling_is_three_kernels() -> None:
     layout = StrategyArrays(np.full((3, 1), 8), np.array([8]), ())
     assert price.op_costs(op, (strategy,), layout) == pytest.approx(price.op_cost(op, strategy))
     windows = 512 * 16 * 16 * 8
-    assert XLA_GPU.workspace_bytes(op, (2 * windows, 8 * windows)) == 5 * 4 * windows
+    assert XLA_GPU.workspace_bytes(op, (2 * windows, 8 * windows), ()) == 5 * 4 * windows
 
 
 def test_parts_are_put_together_in_the_kernel_that_makes_and_reads_them() -> None:

@@ -9,11 +9,10 @@ import jax.numpy as jnp
 import pytest
 
 import autopar
-from autopar.backends.backend import SetAside
+from autopar.backends.backend import Backend, SetAside
 from autopar.backends.xla_cpu import predict
 from autopar.backends.xla_gpu import CUBLAS_BYTES
 from autopar.inspect.hlo import peak_memory_bytes
-from autopar.ops.workspace import workspace_bytes
 from benchmarks.memory_models import MODELS, descends
 from benchmarks.models import conv, cross_entropy, max_pool
 
@@ -52,7 +51,8 @@ def test_the_prediction_is_what_xla_sets_aside(name: str, mode: str) -> None:
 
 
 def set_aside(plan: autopar.Plan) -> SetAside:
-    return predict.set_aside(plan.program(), plan.bound.planned.graph.donated, workspace_bytes)
+    donated = plan.bound.planned.graph.donated
+    return predict.set_aside(plan.program(), donated, Backend().workspace_bytes)
 
 
 @pytest.mark.parametrize(("counted", "expected"), [(90, 100), (105, 105), (150, 110)])

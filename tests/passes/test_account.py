@@ -202,7 +202,7 @@ def test_operators_have_workspace() -> None:
     build.input()
     program = build.program([build.compute([0], WHOLE)])
     spent = account(
-        program, lambda *_: 0.0, set(), workspace=lambda op, in_bytes: 10 * sum(in_bytes)
+        program, lambda *_: 0.0, set(), workspace=lambda op, in_bytes, in_shapes: 10 * sum(in_bytes)
     )
     assert spent.peak_memory_bytes == 32 + 32 + 320
 

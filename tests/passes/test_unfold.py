@@ -48,7 +48,7 @@ class Matrices(Builder):
         return out
 
     def nodes(self, outputs: Sequence[int]) -> tuple[Node, ...]:
-        return Unfolding(self.program(outputs), lambda _op, _sizes: 0).nodes().nodes
+        return Unfolding(self.program(outputs), lambda *_: 0).nodes().nodes
 
 
 def reads(nodes: Sequence[Node], out: int) -> tuple[int, ...]:
@@ -153,7 +153,7 @@ def test_a_convolution_reads_what_neighbours_send_beside_its_operand_and_its_gra
             for hop in (NEXT, PREVIOUS)
         )
         build.instructions[-1] = build.instructions[-1]._replace(exchanges=tuple(sent))  # type: ignore[call-arg]
-    work = Unfolding(build.program([grad]), lambda _op, _sizes: 0)
+    work = Unfolding(build.program([grad]), lambda *_: 0)
     nodes = work.nodes().nodes
     (long,) = (n for n in nodes if n.pieces)
     first, last = (n for n in nodes if n.kind == "kernel" and len(n.ins) == 2)
@@ -198,7 +198,7 @@ def test_collectives_of_bfloat16_run_in_float32(
     build = Matrices()
     x = build.matrix(given, dtype=dtype)
     out = split_or_joined(build, kind, x, build.matrix(Placement(((), ())), dtype=dtype), 0)
-    found = Unfolding(build.program([out]), lambda _op, _sizes: 0).nodes()
+    found = Unfolding(build.program([out]), lambda *_: 0).nodes()
     (moved,) = (n for n in found.nodes if n.kind == "kernel")
     assert [found.sizes[v] for v in (*moved.ins, *moved.outs)] == [
         times * found.sizes[v] for v in (x, out)

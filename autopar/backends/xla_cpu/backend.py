@@ -12,6 +12,7 @@ from autopar.core.graph import OpGraph, OpNode
 from autopar.core.mesh import DeviceMesh
 from autopar.core.parcels import LARGE_BYTES
 from autopar.core.program import ShardedProgram
+from autopar.ops.odd_products import Shares
 from autopar.ops.picked import Number
 from autopar.redistribute.step import PackPrice, StepPrice, TurnPrice
 from cost_models.compute import Device
@@ -46,8 +47,10 @@ class XlaCpu(Backend):
         device: Device,
         *,
         turned: bool,
+        padding: Shares = (0.0, 0.0),
     ) -> Number:
         """See `turns.product_turns_s`."""
+        del padding
         return turns.product_turns_s(op, elements, flops, device, turned=turned)
 
     def turn_price(self, device: Device) -> TurnPrice:

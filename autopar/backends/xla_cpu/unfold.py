@@ -246,7 +246,8 @@ class Unfolding(NodeDraft):
             UNFOLD[op.kind](self, position, compute, ins, beside)
             return
 
-        beside += self.workspace(op, [self.sizes[v] for v in ins])
+        shapes = compute.in_shapes(self.program.mesh)
+        beside += self.workspace(op, [self.sizes[v] for v in ins], shapes)
         ins = self._seen(position, compute, ins)
         ins = tuple(
             self.widened(v, position, tensor.dtype) for v, tensor in zip(ins, op.ins, strict=True)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from autopar.backends.known import backend_of
 from autopar.core.graph import OpNode
+from autopar.ops.odd_products import Shares, widens
 from cost_models import compute_time_s
 from cost_models.compute import Device
 from cost_models.curves import Number
@@ -18,7 +19,7 @@ class LocalWork(NamedTuple):
     `elements` are those of both operands and the result, of a product of matrices and of a convolution as one. `runs`
     are how many a gather or scatter picks, and the bytes of each, `in_bytes` those of the operands. What is not
     `launched` is part of another kernel, a `turned` product computed the other way round. Of a kernel of several
-    operators either operations or bytes are 0 (`cost.operators.fused`).
+    operators either operations or bytes are 0 (`cost.operators.fused`). `padding` is what a product pays of that.
     """
 
     op: OpNode
@@ -31,17 +32,28 @@ class LocalWork(NamedTuple):
     in_bytes: tuple[float, ...] = ()
     runs: tuple[float, float] | None = None
     turned: bool = False
+    padding: Shares = (0.0, 0.0)
 
     def time_s(self, device: Device) -> float:
         """Seconds on `device`, copies of a product's operands in another order included."""
-        op, flops, size_bytes, dtype, kind, elements, launched, in_bytes, runs, turned = self
-        time_s = compute_time_s(
-            flops, size_bytes, dtype, device, kind=kind, elements=elements, runs=runs
+        op, flops, size_bytes, dtype, kind, elements, launched, in_bytes, runs, turned, padding = (
+            self
         )
+        time_s = compute_time_s(
+            flops,
+            size_bytes,
+            dtype,
+            device,
+            kind=kind,
+            elements=elements,
+            widens=widens(op),
+            runs=runs,
+        )
+
         time_s += beside_s(op, in_bytes, device)
         if elements is not None and op.kind == "dot_general":
             time_s += backend_of(device.compiler).product_turns_s(
-                op, elements, flops, device, turned=turned
+                op, elements, flops, device, turned=turned, padding=padding
             )
         return time_s if launched else max(0.0, time_s - device.launch_s)
 

@@ -20,6 +20,7 @@ from autopar._compat import (
     side_effects,
     source_line,
     untyped_jax,
+    varying_axes_of,
 )
 from autopar._payload import OPERATOR
 from autopar.emit.source.calls import CASTING, Application, application_text
@@ -49,6 +50,7 @@ _INLINED = {
     "core_call": "call_jaxpr",
     "custom_jvp_call": "call_jaxpr",
     "custom_vjp_call": "call_jaxpr",
+    "eval_jaxpr": "call_jaxpr",
     "jit": "jaxpr",
     "pjit": "jaxpr",
     "remat": "jaxpr",
@@ -312,14 +314,19 @@ class Writer:
         if not eqn.params["differentiated"] or not any(waits):
             return atoms
 
-        waiting = [n for n, waits_here in enumerate(waits) if waits_here]
-        names = [self.fresh("held") for _ in waiting]
-        barrier = call("lax.optimization_barrier", sequence([atoms[n].cast for n in waiting]))
+        waiting: dict[tuple[str, ...], list[int]] = {}
+        for n, atom in enumerate(eqn.invars):
+            if waits[n]:
+                waiting.setdefault(tuple(sorted(varying_axes_of(atom.aval))), []).append(n)
+
         self.line("# computed anew: kept from being merged with the first time")
-        self.text += assignment(names, barrier, self.indent)
         found = list(atoms)
-        for n, name in zip(waiting, names, strict=True):
-            found[n] = Known(name)
+        for together in waiting.values():  # behind a barrier all vary over the axes of all
+            names = [self.fresh("held") for _ in together]
+            barrier = call("lax.optimization_barrier", sequence([atoms[n].cast for n in together]))
+            self.text += assignment(names, barrier, self.indent)
+            for n, name in zip(together, names, strict=True):
+                found[n] = Known(name)
         return found
 
     def called_apart(self, eqn: Any, metadata: Mapping[str, str]) -> None:

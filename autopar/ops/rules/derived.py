@@ -12,18 +12,13 @@ from functools import partial
 from typing import Any
 
 from autopar.core.graph import OpNode, TensorInfo
+from autopar.core.repeated import DERIVATION as DERIVATION
+from autopar.core.repeated import JVP as JVP
+from autopar.core.repeated import VJP as VJP
 from autopar.errors import RuleError
 from autopar.ops.rules.factor_rule import FactorRule, TensorFactors
 from autopar.ops.rules.linearity import linear_sets
 from autopar.ops.rules.registry import Rule
-
-DERIVATION = "derivation"
-"""The parameter of an operator that says how it was derived: steps, the first one first. See `derived`."""
-
-JVP = ".jvp"
-VJP = ".vjp"
-"""What the names of the derivatives of an operator end in."""
-
 
 Outs = Sequence[tuple[tuple[int, ...], str]]
 """The shape and element type of all results of an operator that was differentiated."""

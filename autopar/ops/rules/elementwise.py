@@ -65,10 +65,14 @@ def linear_elementwise(op: OpNode) -> FactorRule:
 
 @rule_for("div")
 def div(op: OpNode) -> FactorRule:
-    """out[d...] = x[d...] / y[d...]; linear in x, except for integers, which are truncated."""
+    """out[d...] = x[d...] / y[d...]; linear in x by a number but 0, except for integers, which are truncated.
+
+    What is divided may be 0: of parts that are divided by it some are inf and others -inf, and no sum of these is.
+    """
     ins, outs = aligned(op)
     exact = op.outs[0].dtype in _FLOAT_BITS or op.outs[0].dtype.startswith("complex")
-    return FactorRule.of(op, ins=ins, outs=outs, linear=linear_sets(op, (0,)) if exact else ())
+    is_linear = exact and bool(op.ins[1].literal)
+    return FactorRule.of(op, ins=ins, outs=outs, linear=linear_sets(op, (0,)) if is_linear else ())
 
 
 @rule_for("max", "min")

@@ -227,3 +227,44 @@ def test_a_result_of_an_unknown_class_is_named() -> None:
     plan = autopar.plan(made, draw(8, 8), mesh={"x": 8}, cluster="cpu8")
     with pytest.raises(SourceError, match="ScaleByAdamState"):
         plan.to_source()
+
+
+def test_what_is_recomputed_reads_what_varies_alike_through_one_barrier() -> None:
+    """Behind a barrier all would vary over the axes of all, and JAX 0.10 marks nothing twice."""
+
+    def loss(w: Any, b: Any, x: Any) -> Any:
+        return jax.checkpoint(lambda w, b, x: jnp.tanh(x @ w + b))(w, b, x).sum()
+
+    args = draw(16, 16), draw(16), draw(32, 16)
+    plan = autopar.plan(
+        jax.grad(loss, (0, 1)), *args, mesh={"x": 8}, cluster="cpu8", mode="data_parallel"
+    )
+    text = plan.to_source()
+    assert text.count("lax.optimization_barrier") > 1
+    scope: dict[str, Any] = {}
+    exec(text, scope)
+    for found, wanted in zip(scope["loss"](*args), jax.grad(loss, (0, 1))(*args), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_samples_of_gamma_are_written() -> None:
+    def sampled(x: Any) -> Any:
+        return x + jax.random.gamma(jax.random.key(0), 2.0, x.shape)
+
+    scope: dict[str, Any] = {}
+    x = draw(16, 8)
+    exec(autopar.plan(sampled, x, mesh={"x": 8}, cluster="cpu8").to_source(), scope)
+    np.testing.assert_allclose(scope["sampled"](x), sampled(x), rtol=1e-5)
+
+
+def test_a_module_is_written_whatever_mesh_is_set() -> None:
+    plan = autopar.plan(jnp.sin, draw(16, 8), mesh={"x": 8}, cluster="cpu8")
+    explicit = jax.make_mesh((8,), ("q",), axis_types=(jax.sharding.AxisType.Explicit,))
+    with jax.set_mesh(explicit):
+        assert plan.to_source() == plan.to_source()
+
+
+def test_a_module_that_cannot_be_written_says_why(tmp_path: Path) -> None:
+    plan = autopar.plan(jnp.sin, draw(16, 8), mesh={"x": 8}, cluster="cpu8")
+    with pytest.raises(autopar.AutoparError, match=r"the module cannot be written to .*gone"):
+        plan.to_source(tmp_path / "gone" / "step.py")

@@ -64,6 +64,11 @@ def a_collective_in_a_shard_map_over_one_device():
     autopar.plan(jax.shard_map(exchanged, **options), x, cluster="cpu8", mesh={"a": 8})
 
 
+def a_compiled_function_inside_a_shard_map():
+    compiled = autopar.compile(lambda x: 2 * x, cluster="cpu8")
+    jax.shard_map(compiled, mesh=mesh, in_specs=P(("a", "b")), out_specs=P(("a", "b")))(x)
+
+
 def a_shard_map_that_leaves_axes_to_the_compiler():
     def summed(x):
         return jax.lax.psum(x, "a", axis_index_groups=[[0], [1]])

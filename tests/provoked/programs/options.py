@@ -57,6 +57,22 @@ def a_cache_that_is_no_path():
     autopar.compile(layer, cache=7)
 
 
+def a_cache_of_plan_that_is_no_path():
+    autopar.plan(layer, w, x, cluster="cpu8", cache=7)
+
+
+def options_that_say_nothing_of_the_search():
+    autopar.compile(layer, options={"max_mesh_axes": 1})
+
+
+def a_pricing_that_is_no_function():
+    autopar.compile(layer, pricing=3)
+
+
+def shapes_in_the_place_of_arrays():
+    autopar.compile(layer, cluster="cpu8")(jax.ShapeDtypeStruct((16, 24), "float32"), x)
+
+
 def a_cache_that_is_a_file():
     Path("plans").write_text("")
     autopar.compile(layer, cache="plans")
@@ -199,8 +215,12 @@ def a_carry_of_an_argument_that_is_not_there():
     autopar.plan(step, w, x, cluster="cpu8", carry=[(0, 5)])
 
 
-def a_carry_of_a_result_that_is_not_there():
+def a_carry_of_another_result_than_the_only_one():
     autopar.plan(step, w, x, cluster="cpu8", carry=[(3, 0)])
+
+
+def a_carry_of_a_result_that_is_not_there():
+    autopar.plan(lambda w, x: (step(w, x), x), w, x, cluster="cpu8", carry=[(3, 0)])
 
 
 def a_carry_of_another_shape():

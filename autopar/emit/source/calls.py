@@ -279,6 +279,13 @@ def _pcast(this: Application) -> Text:
     return call("lax.pcast", *this.operands, axes, to='"varying"')
 
 
+def _empty(this: Application) -> Text | None:
+    """A number in device memory that is not read: what stands for the residuals of the branches that are not taken."""
+    if this.params["memory_space"].name != "Device":
+        return None
+    return call("lax.empty", "()", dtype_text(this.params["dtype"]))
+
+
 def _polynomial(this: Application) -> Text:
     value, *coefficients = this.operands
     named: dict[str, Text] = {key: value_text(given) for key, given in this.params.items()}
@@ -302,6 +309,7 @@ _SPECIAL: dict[str, Callable[[Application], Text | None]] = {
     "device_put": _put,
     "dynamic_slice": _dynamic_slice,
     "dynamic_update_slice": _dynamic_update_slice,
+    "empty2": _empty,
     "iota": _iota,
     "iota_2x32_shape": _row_numbers,
     "layout_constraint": _layout,

@@ -6,14 +6,18 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from autopar._compat import HIGH, high_function, is_jaxpr, is_literal, open_jaxpr, untyped_jax
 
 CALLS = {"jit": "jaxpr", "closed_call": "call_jaxpr", "custom_jvp_call": "call_jaxpr"}
 CALLS |= {"custom_vjp_call": "call_jaxpr", "core_call": "call_jaxpr", "remat": "jaxpr"}
 CALLS |= {"checkpoint": "jaxpr"}
-FUNCTIONS = ("computation", "sharding", "out_sharding")
-"""Parameters that hold what a jaxpr beside them was made of, and that say nothing where all axes are split by hand."""
-SAME = {"add_any": "add"}
+FUNCTIONS = ("computation", "memory_space", "sharding", "out_sharding")
+"""Parameters that hold what a jaxpr beside them was made of, that say nothing where all axes are split by hand, and
+that say the memory of devices.
+"""
+SAME = {"add_any": "add", "empty2": "empty"}
 """Operators that compute alike."""
 
 
@@ -102,4 +106,5 @@ def _plain(params: Mapping[str, Any]) -> tuple[Any, ...]:
 def _value(value: Any) -> Any:
     if isinstance(value, tuple) and any(map(is_jaxpr, value)):
         return tuple(map(_value, value))
+    value = np.dtype(value) if isinstance(value, type) else value
     return flat(value) if is_jaxpr(value) else re.sub(r"np\.int64\((-?\d+)\)", r"\1", repr(value))

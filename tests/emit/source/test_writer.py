@@ -43,7 +43,7 @@ def written(function: Callable[..., Any], *args: Any) -> tuple[Any, Any, str]:
 
 
 PRIVATE = frozenset({
-    "device_put", "dot_product_attention_bwd", "dot_product_attention_fwd", "empty2", "geqp3", "geqrf", "pallas_kernel",
+    "device_put", "dot_product_attention_bwd", "dot_product_attention_fwd", "geqp3", "geqrf", "pallas_kernel",
     "philox2x32", "philox4x32", "random_gamma", "scaled_dot", "threefry4x32",
 })  # fmt: skip
 """Operators that JAX keeps to itself, or puts into no program that is split."""

@@ -171,6 +171,11 @@ class Backend:
         del op, device
         return in_bytes[0] * 0.0
 
+    def times(self, op: OpNode, in_bytes: Sequence[Number]) -> Number | float:
+        """How often the operations of an operator are done by a device that holds `in_bytes` of its operands."""
+        del op, in_bytes
+        return 1.0
+
     def written(self, program: ShardedProgram) -> frozenset[int]:
         """The values that have to be written before they are read."""
         del program

@@ -336,6 +336,7 @@ class Roofline:
             size = stated / strategy.split
 
         flops = self._flops(op) / strategy.split * slowest(op, strategy, self.mesh)
+        flops *= self._backend.times(op, sizes[: len(op.ins)])
         elements = None
         if strategy.exchanges:
             times = rounds(op, strategy)
@@ -393,7 +394,7 @@ class Roofline:
         dtype = op.ins[0].dtype if op.ins else op.outs[0].dtype
         if op.id in self._rows:
             size = size + sizes[0] * np.array([bool(s.outs[0].unreduced) for s in strategies])
-        flops = self._flops(op) / layout.split
+        flops = self._flops(op) / layout.split * self._backend.times(op, sizes[: len(op.ins)])
         if op.kind in ATTENTION:
             flops = flops * np.array([slowest(op, each, self.mesh) for each in strategies])
         elements = None

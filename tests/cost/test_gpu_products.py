@@ -174,6 +174,27 @@ def test_dims_of_one_element_put_no_operand_in_another_order() -> None:
         assert regroups(op, operand) == is_copied
 
 
+def test_a_product_of_ragged_groups_is_one_of_all_groups() -> None:
+    """8 groups of 32768 rows of 4096 with 4096 x 1792: 5.09 ms of product, 2.6 of writing and turning rows (XLA's)."""
+    shape = shapes((32768, 4096), (8, 4096, 1792))
+    sizes = jax.ShapeDtypeStruct((8,), jnp.int32)
+    graph = trace(jax.lax.ragged_dot, (*shape, sizes)).graph
+    (op,) = [op for op in graph.ops if op.kind == "ragged_dot_general"]
+    price = Roofline(graph, ONE, GPUS)
+    assert price.op_cost(op, alone(op)) == pytest.approx(5.09e-3 + 2.6e-3, rel=0.1)
+    rows = 32768 * 4096 * 2
+    held = XLA_GPU.workspace_bytes(op, (rows, 8 * 4096 * 1792 * 2, 32), [(32768, 4096), (), (8,)])
+    assert held == 4 * 8 * rows
+
+    four = DeviceMesh.of({"x": 4})
+    placed = [Placement(((),) * t.ndim) for t in (*op.ins, *op.outs)]
+    columns = Placement(((), (), ("x",)))
+    last = Placement(((), ("x",)))
+    split = Strategy((placed[0], columns, placed[2]), (last,), split=4)
+    found = Roofline(graph, four, GPUS).op_cost(op, split)
+    assert found == pytest.approx(5.09e-3 / 4 + 2.6e-3, rel=0.1)
+
+
 def model(q: Any, k: Any, v: Any, *, block: Callable[..., Any] = attention) -> Any:
     def loss(q: Any, k: Any, v: Any) -> Any:
         return (block(q, k, v).astype(jnp.float32) ** 2).sum()

@@ -59,6 +59,7 @@ class Backend:
     `scatters_apart`: it may compute a scatter's operand in the scatter's loop, and then writes updates that are out of
     range at row 0 (XLA's CPU compiler, JAX 0.10.2). For the others XLA's own partitioner splits rows like that too.
     `repeats_random_bits`: every device makes all random bits of the compiler's own generator.
+    `joined_gather_bytes`: up to so many bytes of gathers that wait for nothing it joins into one; 0: none.
     `holding`: what it holds otherwise than the program says.
     `several`: the kinds of operators that it makes several kernels of (`beside_s`).
     `fusing`: what it fuses beside what every backend does, by which time is priced.
@@ -73,6 +74,7 @@ class Backend:
     wants_rows: bool = False
     scatters_apart: bool = True
     repeats_random_bits: bool = False
+    joined_gather_bytes: int = 0
     holding: Holding = AS_WRITTEN
     several: frozenset[str] = frozenset()
     fusing: Fusing = PLAIN

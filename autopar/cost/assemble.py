@@ -22,7 +22,7 @@ from autopar.core.graph import CONSTANT, OpGraph, OpNode, TensorInfo
 from autopar.core.placement import Placement
 from autopar.core.space import Space
 from autopar.core.strategy import StrategyArrays
-from autopar.cost.buckets import waiting
+from autopar.cost.buckets import ready, waiting
 from autopar.cost.hiding import may_hide
 from autopar.cost.local_steps import in_loops
 from autopar.cost.pricing import Pricing, arrival_cost, compiler_of, costs_of
@@ -324,6 +324,10 @@ class Builder(Usages):
     def _waiting(self) -> frozenset[int]:
         return waiting(self.graph)
 
+    @cached_property
+    def _ready(self) -> frozenset[int]:
+        return ready(self.graph)
+
     def _matrix(
         self,
         tensor: TensorInfo,
@@ -352,6 +356,8 @@ class Builder(Usages):
             router = router.hidden
         if weight == 1 and tensor.id in self._waiting:
             return router.shared
+        if weight == 1 and tensor.id in self._ready and router.joined is not router:
+            return router.joined
         return router.fused if in_loops(self.graph, region, uses) else router
 
     def _read(

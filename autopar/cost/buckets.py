@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from dataclasses import dataclass, field
 from itertools import chain, combinations
 from weakref import WeakValueDictionary
 
+from autopar.backends.known import backend_of
 from autopar.core.graph import OpGraph
 from autopar.core.memo import once_per_graph
 from autopar.core.mesh import DeviceMesh
@@ -13,7 +15,7 @@ from autopar.core.placement import StepKind
 from autopar.core.regions import LEAVING
 from autopar.cost.cached_pricing import Remembered
 from autopar.cost.local_steps import fused_price
-from autopar.cost.pricing import Pricing, Roofline, pack_price, shares, turn_price
+from autopar.cost.pricing import Pricing, Roofline, compiler_of, pack_price, shares, turn_price
 from autopar.cost.weighted import Weighted
 from autopar.ops.traits import is_cast_or_rearrangement
 from autopar.redistribute.route import Router
@@ -43,14 +45,15 @@ def router_of(
         hidden = router_of(graph, mesh, Weighted(pricing, hidden_weight))
     shared = shared_price(pricing, graph, mesh)
     fused = fused_price(pricing, mesh)
+    joined = joined_price(pricing, graph)
     prices = _step_prices(pricing)
     if prices is None or hidden is not None:
-        return Router(mesh, pricing.step_cost, turn_price(pricing), shared, fused, hidden)
+        return Router(mesh, pricing.step_cost, turn_price(pricing), shared, fused, hidden, joined)
 
-    key = (mesh, prices, shares(pricing) and _bucket_sizes(graph, mesh))
+    key = (mesh, prices, shares(pricing) and (gradient_bytes(graph), _bucket_sizes(graph, mesh)))
     known = _KNOWN.get(key)
     if known is None:
-        known = Router(mesh, pricing.step_cost, turn_price(pricing), shared, fused)
+        known = Router(mesh, pricing.step_cost, turn_price(pricing), shared, fused, None, joined)
         _KNOWN[key] = known
     return known
 
@@ -106,6 +109,49 @@ def shared_price(pricing: Pricing, graph: OpGraph, mesh: DeviceMesh) -> StepPric
         return min(alone, per_byte[kind, axes] * size_bytes)
 
     return price
+
+
+@dataclass(frozen=True, eq=False)
+class JoinedPrice:
+    """What a step of what waits for nothing (`ready`) costs: a gather its share of those that are joined with it.
+
+        min(price(size), price(full) size / full)
+        full = min(most, all gradients), as about as much as of all gradients there is to gather
+
+    `most_bytes` of results the compiler joins into one.
+    """
+
+    price: StepPrice
+    most_bytes: int
+    full_bytes: int
+    _full_s: dict[tuple[str, ...], float] = field(default_factory=dict[tuple[str, ...], float])
+
+    def __call__(self, kind: StepKind, axes: tuple[str, ...], size_bytes: int) -> float:
+        """Seconds."""
+        alone_s = self.price(kind, axes, size_bytes)
+        if kind != "all_gather" or not 0 < size_bytes < self.full_bytes:
+            return alone_s
+        if axes not in self._full_s:
+            self._full_s[axes] = self.price(kind, axes, self.full_bytes)
+        return min(alone_s, self._full_s[axes] * size_bytes / self.full_bytes)
+
+
+def joined_price(pricing: Pricing, graph: OpGraph) -> JoinedPrice | None:
+    """The price of gathers that the compiler joins; None where it joins none."""
+    most = backend_of(compiler_of(pricing)).joined_gather_bytes
+    full = min(most, gradient_bytes(graph))
+    return JoinedPrice(pricing.step_cost, most, full) if full and shares(pricing) else None
+
+
+@once_per_graph
+def ready(graph: OpGraph) -> frozenset[int]:
+    """The ids of the tensors that wait for nothing: inputs, and what casts and views make of them, in no region."""
+    found = {tensor.id for tensor in graph.inputs}
+    for op in graph.ops:
+        is_light = op.region is None and is_cast_or_rearrangement(op)
+        if is_light and found.issuperset(t.id for t in op.ins if t.literal is None):
+            found.update(tensor.id for tensor in op.outs)
+    return frozenset(found)
 
 
 @once_per_graph

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from autopar.core.dataflow import Dataflow, Use
 from autopar.core.graph import OpGraph, TensorInfo
-from autopar.cost.buckets import waiting
+from autopar.cost.buckets import ready, waiting
 from autopar.cost.local_steps import in_loops
 
 Ints = NDArray[np.int64]
@@ -162,6 +162,7 @@ def _looks(graph: OpGraph, flow: Dataflow, links: list[TensorEdge]) -> Ints:
     numbers: dict[Hashable, int] = {}
     weights: dict[tuple[int | None, int | None], float] = {}
     wait = waiting(graph)
+    at_once = ready(graph)
     found: list[int] = []
     for link in links:
         tensor = link.tensor
@@ -179,6 +180,7 @@ def _looks(graph: OpGraph, flow: Dataflow, links: list[TensorEdge]) -> Ints:
             tensor.residence,
             weights[sides],
             tensor.id in wait,
+            tensor.id in at_once,
             is_fused,
         )
         found.append(numbers.setdefault((*look, is_cut, is_stored), len(numbers)))

@@ -36,13 +36,15 @@ class _PricedStep:
 
 @dataclass(frozen=True)
 class InsertRedistribution:
-    """Routes every Convert with `router`, whose prices moves have; those of `waiting`, outside of loops, as shared.
+    """Routes every Convert with `router`, whose prices moves have; outside of loops those of
+    `waiting` as shared, those of `ready` as joined.
 
     What all readers of a Convert do in their loops (`cost.local_steps`) is routed and priced as fused.
     """
 
     router: Router
     waiting: frozenset[int] = frozenset()
+    ready: frozenset[int] = frozenset()
     name: str = "insert_redistribution"
 
     def apply(self, program: ShardedProgram) -> ShardedProgram:
@@ -101,6 +103,9 @@ class InsertRedistribution:
         router = self.router.of(tensor)
         if tensor.id in self.waiting and program.runs(convert) == 1:
             return router.shared
+        is_joined = router.joined is not router and tensor.id in self.ready
+        if is_joined and program.runs(convert) == 1:
+            return router.joined
         return router.fused if convert.after in fused else router
 
     def _route(

@@ -12,7 +12,7 @@ from autopar.core.graph import OpGraph, OpNode
 from autopar.core.plan import Stage
 from autopar.core.program import ShardedProgram
 from autopar.core.strategy import Exchange, Strategy
-from autopar.cost.buckets import waiting
+from autopar.cost.buckets import JoinedPrice, ready, waiting
 from autopar.errors import InvalidOption, ProgramError
 from autopar.passes.bucket_rounds import BucketRounds
 from autopar.passes.fuse_collectives import FuseCollectives
@@ -20,6 +20,7 @@ from autopar.passes.insert_redistribution import InsertRedistribution
 from autopar.passes.lower import lower
 from autopar.passes.mark_mirror import MarkMirror
 from autopar.passes.price_exchanges import ExchangePrice, PriceExchanges
+from autopar.passes.price_joined import PriceJoined
 from autopar.passes.raise_scalings import RaiseScalings
 from autopar.passes.sink_all_reduce import SinkAllReduce
 from autopar.passes.verify import verify
@@ -49,14 +50,18 @@ def passes(
 ) -> tuple[Pass, ...]:
     """The passes of every plan, in order; without a price of exchanges nothing hides any of them."""
     fuse = FuseCollectives(price, pack=pack)
+    joined = router.joined_price
+    joining = (PriceJoined(ready(graph), joined),) if isinstance(joined, JoinedPrice) else ()
+
     return (
-        InsertRedistribution(router, waiting(graph)),
+        InsertRedistribution(router, waiting(graph), ready(graph)),
         PriceExchanges(exchange or partial(_in_full, price)),
         SinkAllReduce(),
         MarkMirror(graph),
         fuse,
         BucketRounds(fuse),
         RaiseScalings(),
+        *joining,
     )
 
 

@@ -79,8 +79,9 @@ class Router:
 
     A step whose price is infinite does not exist. The cost is 0 from a placement to itself and obeys the triangle
     inequality; where prices do not fall as bytes grow, costs do not either. `shared` has the routes of what shares its
-    collectives with others, at the price of that, and `fused` those to readers that take local steps into their loops;
-    without such a price each is this one. `hidden` has those of what runs beside computing: without it, this one too.
+    collectives with others, at the price of that, `fused` those to readers that take local steps into their loops, and
+    `joined` those of what waits for nothing, whose gathers the compiler joins; without such a price each is this one.
+    `hidden` has those of what runs beside computing: without it, this one too.
     """
 
     def __init__(
@@ -91,12 +92,16 @@ class Router:
         shared: StepPrice | None = None,
         fused: StepPrice | None = None,
         hidden: Router | None = None,
+        joined: StepPrice | None = None,
     ) -> None:
         self.mesh = mesh
         self.hidden = self if hidden is None else hidden
         self.shared = self if shared is None else Router(mesh, shared, turn)
         self.fused = self if fused is None else Router(mesh, fused, turn)
+        self.joined = self if joined is None else Router(mesh, joined, turn)
+
         self._price = price
+        self.joined_price = joined
         self._turn = turn
         self._prices: dict[tuple[StepKind, tuple[str, ...], int], float] = {}
         self._routes: dict[tuple[tuple[int, ...], int, Placement, Placement], tuple[Step, ...]] = {}
@@ -115,13 +120,13 @@ class Router:
             return self
 
         if barred not in self._without:
-            shared, fused = (
+            shared, fused, joined = (
                 None if other is self else _barred(other._price, barred)
-                for other in (self.shared, self.fused)
+                for other in (self.shared, self.fused, self.joined)
             )
             hidden = None if self.hidden is self else self.hidden.without(barred)
             self._without[barred] = Router(
-                self.mesh, _barred(self._price, barred), self._turn, shared, fused, hidden
+                self.mesh, _barred(self._price, barred), self._turn, shared, fused, hidden, joined
             )
         return self._without[barred]
 

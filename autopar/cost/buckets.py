@@ -145,8 +145,9 @@ def joined_price(pricing: Pricing, graph: OpGraph) -> JoinedPrice | None:
 
 @once_per_graph
 def ready(graph: OpGraph) -> frozenset[int]:
-    """The ids of the tensors that wait for nothing: inputs, and what casts and views make of them, in no region."""
-    found = {tensor.id for tensor in graph.inputs}
+    """The ids of the tensors that wait for nothing: parameters, and what casts and views make of them, in no region."""
+    data = set(graph.batch_inputs)
+    found = {tensor.id for n, tensor in enumerate(graph.inputs) if n not in data}
     for op in graph.ops:
         is_light = op.region is None and is_cast_or_rearrangement(op)
         if is_light and found.issuperset(t.id for t in op.ins if t.literal is None):

@@ -167,7 +167,8 @@ class XlaGpu(Backend):
         padded. Of `RAGGED`: the rows for each group, as written and as turned, of two products at once.
         """
         if op.kind == RAGGED:
-            return 4 * in_shapes[2][-1] * in_bytes[0]
+            groups = in_shapes[1][0] if len(in_shapes[1]) > 2 else in_shapes[2][-1]
+            return 4 * groups * in_bytes[0]
         if op.kind != POOLING:
             padded = padded_bytes(op, in_shapes)
             if op.body is not None and (whole := sum(tensor.size_bytes for tensor in op.ins)):
@@ -179,7 +180,7 @@ class XlaGpu(Backend):
     def beside_s(self, op: OpNode, in_bytes: Sequence[Number], device: Device) -> Number:
         """See `Backend.beside_s`: what `POOLING` and `RAGGED` are made of."""
         if op.kind == RAGGED:
-            rows = self.times(op, in_bytes) * in_bytes[0]
+            rows = in_bytes[2] / op.ins[2].itemsize * in_bytes[0]
             return (in_bytes[0] + rows * 4.0) * moving_time_s(1.0, device) + 2 * device.launch_s
         if op.kind != POOLING:
             return super().beside_s(op, in_bytes, device)

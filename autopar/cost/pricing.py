@@ -31,7 +31,7 @@ from autopar.cost.operators.fused import (
     kernel_shares,
 )
 from autopar.cost.operators.local_work import LocalWork, beside_s
-from autopar.cost.operators.products import as_product, elements_of
+from autopar.cost.operators.products import as_product, elements_of, with_groups
 from autopar.ops.exchanged import laid_out_bytes, rounds
 from autopar.ops.fusion import Fusing, in_products, materialised, own_loops, rows, written_out
 from autopar.ops.odd_products import Shares, widens
@@ -349,6 +349,7 @@ class Roofline:
             )
             elements = as_product(op, (lhs, rhs, out), flops)
 
+        held = with_groups(op, sizes, (strategy,), self.mesh)
         dtype = op.ins[0].dtype if op.ins else op.outs[0].dtype
         launched = self._is_launched(op)
         parts = tuple(float(self.mesh.product(placement.split_axes)) for _, placement in placed)
@@ -362,7 +363,7 @@ class Roofline:
             rate_kind(op),
             elements,
             launched,
-            tuple(map(float, sizes[: len(op.ins)])),
+            tuple(float(np.sum(size)) for size in held[: len(op.ins)]),
             runs,
             turned,
             self._padding.get(op.id, (0.0, 0.0)),
@@ -402,7 +403,8 @@ class Roofline:
             elements = as_product(op, elements_of(op, layout.parts), flops)
 
         runs = picked_runs(op, [mine.astype(np.float64) for mine in layout.parts])
-        time_s = beside_s(op, sizes, device) + compute_times_s(
+        held = with_groups(op, sizes, strategies, self.mesh)
+        time_s = beside_s(op, held, device) + compute_times_s(
             flops,
             size,
             dtype,

@@ -183,7 +183,9 @@ def test_a_product_of_ragged_groups_is_one_of_all_groups() -> None:
     price = Roofline(graph, ONE, GPUS)
     assert price.op_cost(op, alone(op)) == pytest.approx(5.09e-3 + 2.6e-3, rel=0.1)
     rows = 32768 * 4096 * 2
-    held = XLA_GPU.workspace_bytes(op, (rows, 8 * 4096 * 1792 * 2, 32), [(32768, 4096), (), (8,)])
+    held = XLA_GPU.workspace_bytes(
+        op, (rows, 8 * 4096 * 1792 * 2, 32), [(32768, 4096), (8, 4096, 1792), (8,)]
+    )
     assert held == 4 * 8 * rows
 
     four = DeviceMesh.of({"x": 4})
@@ -193,6 +195,11 @@ def test_a_product_of_ragged_groups_is_one_of_all_groups() -> None:
     split = Strategy((placed[0], columns, placed[2]), (last,), split=4)
     found = Roofline(graph, four, GPUS).op_cost(op, split)
     assert found == pytest.approx(5.09e-3 / 4 + 2.6e-3, rel=0.1)
+
+    own = Placement((("x",), (), ()))
+    experts = Strategy((placed[0], own, placed[2]), (placed[3],), split=4)
+    found = Roofline(graph, four, GPUS).op_cost(op, experts)
+    assert found == pytest.approx(5.09e-3 / 4 + 2.6e-3 / 4, rel=0.1)
 
 
 def model(q: Any, k: Any, v: Any, *, block: Callable[..., Any] = attention) -> Any:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
-from typing import cast
+from typing import TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from autopar.core.graph import OpNode
+from autopar.core.mesh import DeviceMesh
+from autopar.core.strategy import Strategy
 from cost_models.curves import Number, convolution_elements
 
 Floats = NDArray[np.float64]
+Size = TypeVar("Size")
+RAGGED = "ragged_dot_general"
 
 
 def as_product(
@@ -41,3 +46,19 @@ def whole_elements(op: OpNode) -> tuple[float, float, float]:
     """The elements of both operands and the result of a product of matrices that one device has whole."""
     lhs, rhs, out = (float(prod(tensor.shape)) for tensor in (*op.ins, *op.outs))
     return lhs, rhs, out
+
+
+def with_groups(
+    op: OpNode, sizes: Sequence[Size], strategies: Sequence[Strategy], mesh: DeviceMesh
+) -> Sequence[Size | Floats]:
+    """`sizes` of operands and results, of a ragged product that of the groups whose matrices a device has, or makes."""
+    if op.kind != RAGGED:
+        return sizes
+    numbers: dict[str, tuple[int, ...]] = op.params["ragged_dot_dimension_numbers"]
+    dims = numbers["rhs_group_dimensions"]
+    tensor = op.ins[1] if dims else op.outs[0]
+    (dim,) = dims or (0,)
+
+    placed = [each.ins[1] if dims else each.outs[0] for each in strategies]
+    groups = [one.local_shape(tensor.shape, mesh)[dim] * op.ins[2].itemsize for one in placed]
+    return [*sizes[:2], np.array(groups, dtype=np.float64), *sizes[3:]]

@@ -32,10 +32,12 @@ from rich.console import Console
 import autopar
 from autopar.core.graph import OpGraph
 from autopar.core.program import Compute, Instruction, Move, ShardedProgram
+from autopar.cost.buckets import joined_price, ready
 from autopar.cost.local_steps import FUSED_S
 from autopar.cost.pricing import Roofline
 from autopar.emit.measure import use_virtual_devices
 from autopar.memory.account import Account
+from autopar.passes.price_joined import PriceJoined
 from autopar.redistribute.step import changes_inside
 from autopar.search.limited_solve import account_of
 from benchmarks import models, sparse_models
@@ -204,9 +206,16 @@ def _row(
     )
 
 
-def predicted(graph: OpGraph, program: ShardedProgram, cluster: Cluster) -> Account:
-    """What `program`, which is one of `graph`, costs on `cluster`, whatever prices it was made at."""
+def predicted(
+    graph: OpGraph, program: ShardedProgram, cluster: Cluster, *, copies: bool = True
+) -> Account:
+    """What `program`, which is one of `graph`, costs on `cluster`, whatever prices it was made at.
+
+    Without `copies` what is laid out beside collectives costs nothing.
+    """
     pricing = Roofline(graph, program.mesh, cluster)
+    joined = joined_price(pricing, graph)
+    joining = None if joined is None else PriceJoined(ready(graph), joined)
 
     def priced(move: Move) -> Move:
         if not move.is_collective and move.time_s <= FUSED_S:
@@ -216,9 +225,10 @@ def predicted(graph: OpGraph, program: ShardedProgram, cluster: Cluster) -> Acco
             max(map(program.local_bytes, pair)) for pair in zip(move.ins, move.outs, strict=True)
         ]
         packed = pricing.pack_cost(move.kind, move.axes, sizes) if len(sizes) > 1 else 0.0
-        return move._replace(
-            time_s=pricing.step_cost(move.kind, move.axes, move.size_bytes) + turned + packed
-        )
+        is_joined = joining is not None and joining.is_joined(program, move)
+        price = joining.joined if joining is not None and is_joined else pricing.step_cost
+        beside_s = turned + packed if copies else 0.0
+        return move._replace(time_s=price(move.kind, move.axes, move.size_bytes) + beside_s)
 
     def anew(instruction: Instruction) -> Instruction:
         if isinstance(instruction, Move):
@@ -227,9 +237,8 @@ def predicted(graph: OpGraph, program: ShardedProgram, cluster: Cluster) -> Acco
             return instruction._replace(exchanges=tuple(map(priced, instruction.exchanges)))
         return instruction
 
-    return account_of(
-        graph, program.with_instructions(tuple(map(anew, program.instructions))), pricing
-    )
+    program = program.with_instructions(tuple(map(anew, program.instructions)))
+    return account_of(graph, program if joining is None else joining.apply(program), pricing)
 
 
 def _turned_bytes(program: ShardedProgram, move: Move) -> list[int]:

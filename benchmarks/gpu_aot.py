@@ -88,15 +88,13 @@ def plugin_version() -> str:
 def guessed(graph: OpGraph, program: ShardedProgram, cluster: Cluster) -> Predicted:
     """What is predicted for a program. Copies beside collectives count as computing: kernels are made of them.
 
-    Launches are what everything takes less on a device that has none, those copies what communicating takes less on one
-    whose compiler is not known.
+    Launches are what everything takes less on a device that has none.
     """
     device = cluster.device
-    unlaunched = replace(device, launch_s=0.0)
-    spent, without_launches, without_copies = (
-        predicted(graph, program, replace(cluster, device=one))
-        for one in (device, unlaunched, replace(unlaunched, compiler=""))
-    )
+    spent = predicted(graph, program, cluster)
+    unlaunched = replace(cluster, device=replace(device, launch_s=0.0))
+    without_launches = predicted(graph, program, unlaunched)
+    without_copies = predicted(graph, program, unlaunched, copies=False)
     communicating_s = without_copies.communication_time_s
     launching_s = spent.serial_time_s - without_launches.serial_time_s
     return Predicted(

@@ -24,7 +24,7 @@ class PriceJoined:
         """`program` with other seconds."""
         groups: dict[tuple[str, ...], list[list[Move]]] = {}
         for one in program.instructions:
-            if isinstance(one, Move) and self._is_joined(program, one):
+            if isinstance(one, Move) and self.is_joined(program, one):
                 known = groups.setdefault(one.axes, [[]])
                 if (
                     sum(move.size_bytes for move in known[-1]) + one.size_bytes
@@ -56,6 +56,7 @@ class PriceJoined:
             )
         )
 
-    def _is_joined(self, program: ShardedProgram, move: Move) -> bool:
+    def is_joined(self, program: ShardedProgram, move: Move) -> bool:
+        """Whether it gathers what waits for nothing."""
         is_alone = move.kind == "all_gather" and len(move.ins) == 1 and move.region is None
         return is_alone and program.values[move.ins[0]].tensor.id in self.ready

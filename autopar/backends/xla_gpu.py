@@ -25,6 +25,7 @@ from autopar.ops.odd_products import (
     padding_shares,
 )
 from autopar.ops.picked import Number
+from autopar.ops.ragged_products import RAGGED, group_of
 from autopar.ops.traits import traits_of
 from autopar.redistribute.step import TurnPrice
 from cost_models.compute import Device, moving_time_s
@@ -79,14 +80,14 @@ One writes zeros. One reads the indices and adds the gradients to them there, fo
 2^20 windows in 2^22 elements of bfloat16 and four dims they take 8.9, 2.5 and 10.6 us; operands and result move in 5.6.
 """
 INDEX_BYTES = 4
-RAGGED = "ragged_dot_general"
+RAGGED_PASSES = 4.0
 """A product of ragged groups is one of all rows with the matrices of all groups: a kernel writes the rows once for each
 group, with zeros for those of the others, a second turns these, and the product contracts groups too. With 8 groups of
 32768 rows of 4096, bfloat16, that is 1.3 ms twice and 5.1 of the product; one of these rows with one matrix takes 0.63.
 """
 JOINED_GATHER_BYTES = 30 * 2**20
 """Of results: gathers over the same devices, whatever their types (`AllGatherCombiner`). Of the 30 of a ViT of 2 layers
-under FSDP it makes 4, which take 0.5 ms for 1.6.
+under FSDP it makes 4, which take 0.4 ms for 1.6.
 """
 CUBLAS_BYTES = 4 * 2**20
 """The workspace that each call of cuBLAS is given; the next call is given the same."""
@@ -167,7 +168,8 @@ class XlaGpu(Backend):
         padded. Of `RAGGED`: the rows for each group, as written and as turned, of two products at once.
         """
         if op.kind == RAGGED:
-            groups = in_shapes[1][0] if len(in_shapes[1]) > 2 else in_shapes[2][-1]
+            position, dim = group_of(op)
+            groups = in_shapes[position][dim] if position < len(in_shapes) else in_shapes[2][-1]
             return 4 * groups * in_bytes[0]
         if op.kind != POOLING:
             padded = padded_bytes(op, in_shapes)
@@ -181,7 +183,9 @@ class XlaGpu(Backend):
         """See `Backend.beside_s`: what `POOLING` and `RAGGED` are made of."""
         if op.kind == RAGGED:
             rows = in_bytes[2] / op.ins[2].itemsize * in_bytes[0]
-            return (in_bytes[0] + rows * 4.0) * moving_time_s(1.0, device) + 2 * device.launch_s
+            return (in_bytes[0] + rows * RAGGED_PASSES) * moving_time_s(
+                1.0, device
+            ) + 2 * device.launch_s
         if op.kind != POOLING:
             return super().beside_s(op, in_bytes, device)
         dims = op.ins[1].ndim

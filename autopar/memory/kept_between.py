@@ -1,8 +1,10 @@
 """Kept between: what a compiler keeps of a function for its derivative, which computes it anew (`core.repeated`).
 
-function            its scores, say, are made
-...                 they are held
-derivative          they are there
+    function            its scores, say, are made
+    ...                 they are held
+    derivative          they are there
+
+Held is what of the function the body of its derivative writes.
 """
 
 from __future__ import annotations

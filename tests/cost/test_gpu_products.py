@@ -173,6 +173,11 @@ def test_dims_of_one_element_put_no_operand_in_another_order() -> None:
         (operand,) = [n for n, tensor in enumerate(op.ins) if prod(tensor.shape) >= 64 * 64 * 32]
         assert regroups(op, operand) == is_copied
 
+    rows = shapes((1, 8, 64, 16), (1, 8, 64, 16))
+    graph = trace(lambda q, k: jnp.einsum("bhqd,bhkd->bhqk", q, k), tuple(rows)).graph
+    (op,) = [op for op in graph.ops if op.kind == "dot_general"]
+    assert not regroups(op, 0)
+
 
 def test_a_product_of_ragged_groups_is_one_of_all_groups() -> None:
     """8 groups of 32768 rows of 4096 with 4096 x 1792: 5.09 ms of product, 2.6 of writing and turning rows (XLA's)."""

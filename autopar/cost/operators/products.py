@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from autopar.core.graph import OpNode
 from autopar.core.mesh import DeviceMesh
 from autopar.core.strategy import Strategy
+from autopar.ops.ragged_products import RAGGED, group_of
 from cost_models.curves import Number, convolution_elements
 
 Floats = NDArray[np.float64]
 Size = TypeVar("Size")
-RAGGED = "ragged_dot_general"
 
 
 def as_product(
@@ -54,11 +54,8 @@ def with_groups(
     """`sizes` of operands and results, of a ragged product that of the groups whose matrices a device has, or makes."""
     if op.kind != RAGGED:
         return sizes
-    numbers: dict[str, tuple[int, ...]] = op.params["ragged_dot_dimension_numbers"]
-    dims = numbers["rhs_group_dimensions"]
-    tensor = op.ins[1] if dims else op.outs[0]
-    (dim,) = dims or (0,)
-
-    placed = [each.ins[1] if dims else each.outs[0] for each in strategies]
+    position, dim = group_of(op)
+    tensor = (*op.ins, *op.outs)[position]
+    placed = [(*each.ins, *each.outs)[position] for each in strategies]
     groups = [one.local_shape(tensor.shape, mesh)[dim] * op.ins[2].itemsize for one in placed]
     return [*sizes[:2], np.array(groups, dtype=np.float64), *sizes[3:]]

@@ -83,6 +83,12 @@ def spec_of(aval: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=sharding, weak_type=aval.weak_type)
 
 
+def with_weakness(value: Any, weak: bool) -> Any:
+    """`value`, or what stands for it with a type that is weak, or is not."""
+    aval = aval_of(value)
+    return value if aval.weak_type == weak else spec_of(aval.update(weak_type=weak))
+
+
 def sharding_in_type(value: Any) -> NamedSharding | None:
     """The sharding in the type of an array, abstract value or ShapeDtypeStruct; None where that speaks of no mesh.
 

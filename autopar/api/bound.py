@@ -244,4 +244,5 @@ def signature_of(traced: Traced, settings: Settings) -> PlanSignature:
         static_argnames=tuple(settings.static_argnames),
         donate_argnames=tuple(settings.donate_argnames),
         gap_tolerance=float(settings.options.gap_tolerance),
+        weak=tuple(n for n, aval in enumerate(traced.input_avals) if aval.weak_type),
     )

@@ -139,7 +139,7 @@ class Session:
 
         Args:
           memory_limit_bytes: what a device may use.
-          full: search as `autopar.plan` does: proven within the gap tolerance, with recomputation, in minutes if large.
+          full: search as `autopar.plan` does on this mesh: within the gap tolerance, with recomputation, maybe minutes.
 
         Raises:
           Unsolved: no plan met keeps it; names the smallest peak met.

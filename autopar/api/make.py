@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from autopar._mesh import with_weakness
 from autopar.api.bound import (
     Bound,
     leading_arguments,
@@ -14,6 +15,7 @@ from autopar.api.bound import (
     signature_of,
     task_of,
 )
+from autopar.api.call import put_back, read_call
 from autopar.api.collection import collection_paused
 from autopar.api.following import followed
 from autopar.api.options import Function, Settings
@@ -37,6 +39,7 @@ from autopar.microbatch.layers import STAGES, choices_of_stages
 from autopar.operators import KEEP
 from autopar.report.summary import step_time_s
 from autopar.search.alternatives import position_of, search_best
+from autopar.search.apart import or_apart
 from autopar.search.constraints.part import constraints_of_part
 from autopar.search.double_buffering import with_double_buffers
 from autopar.search.overlapped import shortest_step
@@ -152,13 +155,13 @@ def _searched(
     bound = Bound(fn, settings, traces[position], planned, cluster)
     priced_for = bound.priced_for
     overlap = None if priced_for is None else priced_for.device.overlap
-    if settings.options.overlap == "never" or priced_for is None or overlap is None:
-        return Plan.of(bound)
-
     schedule = scheduled_for(priced_for)
 
     def emitted_time_s(found: Planned) -> float:
         return step_time_s(with_double_buffers(found, schedule), priced_for)
+
+    if settings.options.overlap == "never" or overlap is None:
+        return Plan.of(replace(bound, planned=or_apart(planned, emitted_time_s)))
 
     best = shortest_step(planned, tasks, meshes, overlap, emitted_time_s)
     bound = replace(bound, traced=traces[position_of(best, tasks)], planned=best)
@@ -284,6 +287,8 @@ def bind(
         raise SignatureMismatch(_mismatch(signature.inputs, passed))
 
     cluster = Cluster.from_dict(given.file.cluster)
+    if signature.weak is not None:
+        args, kwargs = _as_weak(args, kwargs, settings.static_argnums, signature.weak)
     traces = alternatives(fn, settings, args, kwargs, cluster)
     expected = given.file.plan.fingerprint
     traced = next((t for t in traces if fingerprint(t.graph) == expected), traces[0])
@@ -300,6 +305,17 @@ def bind(
 
     planned = restore(task_of(traced, settings, cluster), given.record)
     return given.bound_to(Bound(fn, settings, traced, planned, cluster))
+
+
+def _as_weak(
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    static_argnums: int | Sequence[int],
+    weak: Collection[int],
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments of which those at these positions alone are of weak types: 0.1 and float32(0.1) are one value."""
+    call = read_call(args, kwargs, static_argnums)
+    return put_back(call, [with_weakness(leaf, n in weak) for n, leaf in enumerate(call.leaves)])
 
 
 def _mismatch(wanted: Sequence[Any], found: Sequence[Any]) -> str:

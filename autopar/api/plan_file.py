@@ -42,8 +42,8 @@ class PlanSignature:
 
     Inputs are those of the graph: the flattened arguments, then the hoisted constants. The rest says how it is
     called, as in `autopar.compile`, how often its while loops were held to go round, to which constraints the plan is
-    held, those of its mode included, which inputs are `data`, and the gap at which the search was to end. Of that
-    older files say nothing: None.
+    held, those of its mode included, which inputs are `data`, the gap at which the search was to end, and which
+    arguments were of weak types, as Python's numbers are. Of the last two older files say nothing: None.
     """
 
     inputs: tuple[tuple[str, tuple[Size, ...], str], ...]
@@ -57,6 +57,7 @@ class PlanSignature:
     static_argnames: tuple[str, ...] = ()
     donate_argnames: tuple[str, ...] = ()
     gap_tolerance: Annotated[float, Field(ge=0, lt=1)] | None = None
+    weak: tuple[int, ...] | None = None
 
 
 class PlanFile(FileRecord):

@@ -125,7 +125,7 @@ class Pure:
             self._refuse_unasked(key, args, kwargs)
             plan = self._plan(key, args, kwargs)
             devices = plan.check_devices(self.own_devices())
-            self._runners[key] = Runner(agreed(plan.bound, devices), devices)
+            self._runners[key] = Runner(agreed(plan.bound, devices), devices, key.types)
         return self._runners[key]
 
     def planned_call(self, args: Args, kwargs: Kwargs) -> PlannedCall:

@@ -33,7 +33,10 @@ class Runner:
     between arrays, so that a call whose arrays lie in place is known at a glance.
     """
 
-    def __init__(self, bound: Bound, devices: Sequence[Any]) -> None:
+    def __init__(
+        self, bound: Bound, devices: Sequence[Any], types: Sequence[object] | None = None
+    ) -> None:
+        """For arguments of these types, as `leaf_type` has them; None: those that were planned for."""
         program = bound.emitted.program
         traced = bound.traced
         jax_mesh = bound.jax_mesh(devices)
@@ -42,7 +45,7 @@ class Runner:
         self._traced = traced
         ins = of_keys(placements(program, program.inputs), keys.inputs)
         self._shardings = shardings(ins, jax_mesh, tensors(program, program.inputs))
-        self._types = tuple(map(type_of, traced.input_avals))
+        self._types = tuple(types or map(type_of, traced.input_avals))
         self._kinds: list[Any] = [None] * len(self._types)
         self._lying: list[Any] = [None] * len(self._types)
         self._names = tuple(tensor.name for tensor in traced.graph.inputs)
@@ -188,7 +191,7 @@ def _lies(leaf: Any, sharding: NamedSharding) -> bool:
     return own == sharding or own.is_equivalent_to(sharding, leaf.ndim)
 
 
-def _is_of_type(leaf: Any, wanted: tuple[tuple[int, ...], str, bool]) -> bool:
+def _is_of_type(leaf: Any, wanted: object) -> bool:
     """Whether `leaf` has this shape, dtype and weakness, and is no placeholder of a trace."""
     if type(leaf) is np.ndarray and (leaf.shape, leaf.dtype.name, False) == wanted:
         return True

@@ -12,6 +12,7 @@ from autopar.ops.fusion import PLAIN, Fusing
 from autopar.ops.holding import AS_WRITTEN, Holding
 from autopar.ops.odd_products import Shares
 from autopar.ops.picked import Number
+from autopar.ops.traits import is_fusible
 from autopar.ops.workspace import workspace_bytes
 from autopar.redistribute.step import PackPrice, StepPrice, TurnPrice, no_pack, no_turn
 from cost_models.compute import Device
@@ -33,6 +34,11 @@ class SetAside:
     def most_bytes(self) -> int:
         """The largest of them."""
         return max((self.predicted_bytes, *self.later_bytes))
+
+    def with_more(self, size_bytes: int) -> SetAside:
+        """With so many bytes more all along."""
+        later = tuple(size + size_bytes for size in self.later_bytes)
+        return SetAside(self.predicted_bytes + size_bytes, later)
 
     def expected_bytes(self, counted_bytes: int) -> int:
         """The prediction, or more where both the program, of which so much was counted, and a little delay say so.
@@ -177,6 +183,10 @@ class Backend:
         """How often the operations of an operator are done by a device that holds `in_bytes` of its operands."""
         del op, in_bytes
         return 1.0
+
+    def may_fuse(self, op: OpNode) -> bool:
+        """Whether it may compute `op` within the loops of its readers, so that the result is never in memory."""
+        return is_fusible(op)
 
     def written(self, program: ShardedProgram) -> frozenset[int]:
         """The values that have to be written before they are read."""

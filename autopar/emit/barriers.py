@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import jax
 
 from autopar._compat import pcast_varying, untyped_jax, varying_axes
+from autopar.backends.backend import Backend
 from autopar.core.program import Compute, Instruction, ShardedProgram
 from autopar.core.repeated import repeated
 
@@ -28,7 +29,7 @@ class BarrierReads:
     after: int | None
 
 
-def anew(program: ShardedProgram) -> dict[int, BarrierReads]:
+def anew(program: ShardedProgram, backend: Backend) -> dict[int, BarrierReads]:
     """The instructions outside of regions that recompute, or move something for those only, by position.
 
     And wherever they stand the derivatives that repeat what a function of the forward pass computes.
@@ -51,6 +52,7 @@ def anew(program: ShardedProgram) -> dict[int, BarrierReads]:
             isinstance(instruction, Compute)
             and instruction.op.phase == "backward"
             and instruction.region is None
+            and not backend.may_fuse(instruction.op)  # behind a barrier it would be in memory
         ):
             after = instruction.outs[0] if instruction.outs else after
 

@@ -50,7 +50,9 @@ def local_function(
     last |= dict.fromkeys(program.outputs, len(program.instructions))
     loops = backend.before_loops(program)
     written_first = backend.written(program)
-    runner = _DeviceRunner(program, last, anew(program), loops, backend, written_first, mark)
+    runner = _DeviceRunner(
+        program, last, anew(program, backend), loops, backend, written_first, mark
+    )
     numbered = list(enumerate(program.instructions))
 
     def run(*inputs: Array) -> tuple[Array, ...]:

@@ -199,6 +199,8 @@ def turned(graph: OpGraph, fusing: Fusing) -> tuple[frozenset[int], frozenset[in
     absorbed = in_products(graph, fusing)
     for op in graph.ops if fusing.row_elements else ():
         outs = [tensor.id for tensor in op.outs]
+        if not outs:
+            continue
         ins = [tensor.id for tensor in op.ins if prod(tensor.shape) == prod(op.outs[0].shape)]
         if not is_fusible(op) or op.id in absorbed or _is_surely_written(graph, fusing, op):
             straight.update(outs)

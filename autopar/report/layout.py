@@ -38,6 +38,7 @@ def facts_of(planned: Planned) -> Facts:
         tuple(reading.between(stage.strategies)),
         graph.stages,
         any(op.phase != "forward" for op in graph.ops),
+        any(placement.split_axes for placement in (*stage.inputs, *stage.outputs)),
     )
 
 

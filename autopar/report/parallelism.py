@@ -71,6 +71,7 @@ class Facts:
     between: tuple[tuple[float, Axes], ...] = ()
     stages: Stages | None = None
     is_training: bool = True
+    is_split: bool = False
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,7 @@ class Parallelism:
     stages: int = 1
     micro_batches: int = 1
     rounds: int = 1
+    is_split: bool = False
 
     def __str__(self) -> str:
         where = [
@@ -110,10 +112,15 @@ class Parallelism:
                 else []
             ),
         ]
+
         what = ", ".join(self._schemes())
-        if not where:
-            return what
-        return f"{', '.join(where)}: {what}"
+        if where and what:
+            return f"{', '.join(where)}: {what}"
+        if where or what:
+            return what or ", ".join(where)
+        if self.devices == 1:
+            return "one device"
+        return "split where no product is" if self.is_split else "the same on every device"
 
     def _schemes(self) -> list[str]:
         found = [
@@ -135,7 +142,7 @@ class Parallelism:
             )
         if self.batch and not self.zero_groups and max(self.batch) > 1:
             found.insert(0, "data parallel")
-        return found or ["one device" if self.devices == 1 else "the same on every device"]
+        return found
 
     def _zero_words(self) -> str:
         name = "weights gathered" if self.is_gathered else f"ZeRO-{self.zero}"
@@ -184,6 +191,7 @@ def parallelism(facts: Facts) -> Parallelism:
         stages=1 if stages is None else stages.count,
         micro_batches=1 if stages is None else stages.micro_batches,
         rounds=1 if stages is None else stages.rounds,
+        is_split=facts.is_split,
     )
 
 

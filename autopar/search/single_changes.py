@@ -111,7 +111,7 @@ def _chosen(planned: Planned) -> _Chosen | None:
 
     ground = _ground(planned)
     space = ground.space
-    choice = _choice_of(space, planned.plan.stage)
+    choice = choice_of(space, planned.plan.stage)
     if choice is None:
         return None
     near = Near(ground.problem(planned.plan.step_kinds, None), choice, space.copy_variables)
@@ -125,7 +125,7 @@ def _ground(planned: Planned) -> MeshContext:
     return planned.task.ground(planned.graph, dataflow(planned.graph), planned.ground.mesh)
 
 
-def _choice_of(space: Space, stage: Stage) -> tuple[int, ...] | None:
+def choice_of(space: Space, stage: Stage) -> tuple[int, ...] | None:
     """The numbers of the candidates that `stage` takes; None if one of them is no candidate."""
     outputs = zip(space.outputs, stage.outputs, strict=True)
     pairs: list[tuple[Sequence[object], object]] = [

@@ -17,6 +17,7 @@ from autopar.core.plan import Stage
 from autopar.core.space import Space, carried_out
 from autopar.core.strategy import Strategy
 from autopar.errors import PlanFileError
+from autopar.ops.recurrences import recurring
 from autopar.ops.rules.enumerate import enumerate_strategies
 from autopar.search.pinned import filled, pinned_strategies, strategies_by_hand
 from autopar.search.resolve import FindRule, no_rule, resolve
@@ -143,15 +144,21 @@ def _free(
 def _strategies(
     graph: OpGraph, mesh: DeviceMesh, keep: Keep, strict: bool, find: FindRule
 ) -> tuple[tuple[Strategy, ...], ...]:
-    known: dict[int, tuple[Strategy, ...]] = {}
+    known: dict[tuple[int, bool], tuple[Strategy, ...]] = {}
     found: list[tuple[Strategy, ...]] = []
+    whole = recurring(graph)
+
     for op, first in zip(graph.ops, graph.alike, strict=True):
         if op.id in graph.loop_carries:
             found.append(())
             continue
-        if first not in known:
-            known[first] = keep(op, _of(op, mesh, strict, find))
-        found.append(known[first])
+        key = first, op.id in whole
+        if key not in known:
+            every = _of(op, mesh, strict, find)
+            if op.id in whole:
+                every = tuple(strategy for strategy in every if not strategy.outs[0].unreduced)
+            known[key] = keep(op, every)
+        found.append(known[key])
     return tuple(found)
 
 

@@ -149,7 +149,8 @@ def _select_results(selector: Selector, results: Results) -> list[tuple[int, str
         chosen = range(starts[selector], starts[selector + 1])
         return [(i, keystr(results.paths[i][1:])) for i in chosen]
 
-    return _under(selector, list(enumerate(_splits("", path) for path in results.paths)), "result")
+    own = selector.removeprefix("output")  # as reports and pins call results, or as they stand
+    return _under(own, list(enumerate(_splits("", path) for path in results.paths)), "result")
 
 
 def _select_inputs(selector: Selector, arguments: Arguments) -> list[tuple[int, str]]:

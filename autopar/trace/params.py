@@ -69,7 +69,7 @@ def _plain_container(value: Any) -> Any:
         return _plain_items(cast("Mapping[Any, Any]", value).items())
     if isinstance(value, set | frozenset):
         return _plain_sequence(sorted(cast("Iterable[Any]", value), key=repr))
-    if type(value) in (tuple, list):
+    if type(value) in (tuple, list, range):
         return _plain_sequence(value)
     return _ABSENT
 

@@ -79,7 +79,8 @@ CALLBACKS = frozenset({"debug_callback", "debug_print", "io_callback"})
 KEY_AGNOSTIC = frozenset({"optimization_barrier"})
 IMPLEMENTED = frozenset({
     "autopar_contract", "autopar_planned", "dot_product_attention_bwd_wrapper", "dot_product_attention_fwd_wrapper",
-    "linear_solve", "nonbatchable", "nontraceable", "select_if_vmap", "unvmap_all", "unvmap_any", "unvmap_max", "vprim",
+    "linear_solve", "nonbatchable", "nondifferentiable_backward", "nontraceable", "select_if_vmap", "unvmap_all",
+    "unvmap_any", "unvmap_max", "vprim",
 })  # fmt: skip
 """Primitives of autopar, JAX, equinox and lineax written in other operators: these are walked in their place."""
 _PER_OPERAND = ("copy_semantics", "devices", "srcs")

@@ -151,3 +151,16 @@ def test_a_returned_state_is_carried_whole_and_nothing_else(
         assert all(graph.outputs[out].shape == state.shape for out, _ in graph.carry)
     else:
         assert graph.carry == ()
+
+
+def test_a_result_is_named_as_in_reports_too() -> None:
+    for name in ("output[0]['w']", "[0]['w']"):
+        plan = autopar.plan(
+            lambda p, x: ({"w": p["w"] * x.sum()}, x.sum()),
+            {"w": SQUARE},
+            jax.ShapeDtypeStruct((8,), jnp.float32),
+            cluster=SLOW,
+            mesh={"a": 8},
+            carry=[(name, "p['w']")],
+        )
+        assert dict(plan.bound.traced.graph.carry) == {0: 0}

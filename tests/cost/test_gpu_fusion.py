@@ -511,3 +511,11 @@ def test_parts_are_put_together_in_the_kernel_that_makes_and_reads_them() -> Non
 
 def test_cpus_fuse_as_every_backend_does() -> None:
     assert XLA_CPU.fusing == PLAIN
+
+
+def test_programs_whose_operators_make_nothing_are_planned() -> None:
+    """The test of a branch makes no tensor."""
+    plan = autopar.plan(
+        lambda x: jnp.log(jnp.diag(x)).sum(), np.ones((64, 64), np.float32), cluster="8xh100-xla"
+    )
+    assert any(not op.outs for op in plan.bound.traced.graph.ops)

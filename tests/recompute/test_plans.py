@@ -16,12 +16,16 @@ import pytest
 
 import autopar
 from autopar.api.plan_file import to_json
+from autopar.backends.known import UNKNOWN
 from autopar.core.dataflow import dataflow
 from autopar.core.mesh import DeviceMesh
+from autopar.core.program import Compute
 from autopar.core.recompute import with_recomputed
+from autopar.emit.barriers import anew
 from autopar.emit.wrap import device_mesh, wrap
 from autopar.errors import InvalidOption, NoFeasiblePlan, PlanFileError, Unsolved
 from autopar.inspect.hlo import peak_memory_bytes
+from autopar.ops.traits import is_fusible
 from autopar.passes.pipeline import build_program
 from autopar.redistribute.route import Router
 from autopar.search import mesh_search, recompute
@@ -366,6 +370,15 @@ def test_written_out_layers_are_computed_anew_behind_barriers() -> None:
     assert again > 0
     assert text.count("stablehlo.tanh") == sum(op.kind == "tanh" for op in rewritten.ops)
     assert text.count("stablehlo.optimization_barrier") >= again
+
+    makers = {
+        v: one.op for one in program.instructions if isinstance(one, Compute) for v in one.outs
+    }
+    waited_for = {due.after for due in anew(program, UNKNOWN).values() if due.after is not None}
+    assert waited_for
+    assert not any(
+        is_fusible(makers[value]) for value in waited_for
+    )  # these would be in memory then
 
 
 def without_network(kind: str, axes: tuple[str, ...], size_bytes: int) -> float:

@@ -135,3 +135,9 @@ def test_what_concerns_little_is_not_told() -> None:
 def test_nothing_is_split() -> None:
     assert said(facts(*products())) == "the same on every device"
     assert said(Facts((("x", 1),), products(), ())) == "one device"
+
+
+def test_what_is_split_without_products_is_told_apart_from_what_is_not() -> None:
+    alone = facts(*products())
+    assert said(replace(alone, is_split=True)) == "split where no product is"
+    assert said(replace(alone, state=lying(BOTH, BOTH)[:1], is_split=True)) == "parameters over 64"

@@ -385,6 +385,12 @@ def test_plain_params_leaves_out_what_is_not_data() -> None:
     assert plain_params(params) == {"n": 3, "t": "float32", "s": ("a", "b")}
 
 
+def test_ranges_are_data() -> None:
+    """As numpyro passes them, which fills triangles of matrices."""
+    numbers = jax.lax.ScatterDimensionNumbers(range(1), (1,), (1,))
+    assert plain_params({"numbers": numbers})["numbers"]["update_window_dims"] == (0,)
+
+
 # State ----------------------------------------------------------------------------------------------------------------
 
 W = {"w": np.ones((8, 8), np.float32), "b": np.ones(8, np.float32)}

@@ -18,9 +18,9 @@ def chosen(which: Any, one: Any, other: Any) -> Any:
     return jnp.where(which, jnp.sin(one), other)
 
 
-def primitive() -> Any:
+def primitive(name: str = "select_if_vmap") -> Any:
     """One under the name of equinox's, with an implementation of its own."""
-    made: Any = Primitive("select_if_vmap")
+    made: Any = Primitive(name)
     made.def_impl(chosen)
     made.def_abstract_eval(lambda which, one, other: one)
     mlir.register_lowering(made, mlir.lower_fun(chosen, multiple_results=False))
@@ -39,6 +39,12 @@ def test_its_operators_stand_in_its_place() -> None:
     assert "select_if_vmap" not in kinds
     plan = autopar.plan(choose, *args, cluster="cpu8", mesh={"x": 8}, strict=True)
     np.testing.assert_allclose(plan.compile()(*args), choose(*args), rtol=1e-6)
+
+
+def test_so_do_those_of_what_has_no_derivative_backwards() -> None:
+    bound = primitive("nondifferentiable_backward")
+    graph = trace(lambda x: bound.bind(False, x, x), (np.zeros(8, np.float32),)).graph
+    assert {"sin", "select_n"} <= {op.kind for op in graph.ops}
 
 
 def test_it_is_walked_whatever_its_shapes() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from autopar.backends.backend import Backend, SetAside, Workspace
-from autopar.backends.xla_cpu import loops, predict, turns
+from autopar.backends.xla_cpu import loops, predict, ragged, turns
 from autopar.backends.xla_cpu.rereads import reread
 from autopar.core.graph import OpGraph, OpNode
 from autopar.core.mesh import DeviceMesh
@@ -14,6 +14,7 @@ from autopar.core.parcels import LARGE_BYTES
 from autopar.core.program import ShardedProgram
 from autopar.ops.odd_products import Shares
 from autopar.ops.picked import Number
+from autopar.ops.ragged_products import RAGGED
 from autopar.redistribute.step import PackPrice, StepPrice, TurnPrice
 from cost_models.compute import Device
 
@@ -26,6 +27,7 @@ class XlaCpu(Backend):
     apart_bytes: int | None = LARGE_BYTES
     wants_matrices: bool = True
     wants_rows: bool = True
+    several: frozenset[str] = frozenset((RAGGED,))
 
     def copied(self, graph: OpGraph) -> frozenset[int]:
         """See `loops.copied`."""
@@ -53,6 +55,22 @@ class XlaCpu(Backend):
         del padding
         return turns.product_turns_s(op, elements, flops, device, turned=turned)
 
+    def workspace_bytes(
+        self, op: OpNode, in_bytes: Sequence[int], in_shapes: Sequence[Sequence[int]]
+    ) -> int:
+        """See `Backend.workspace_bytes`, and `ragged`."""
+        if op.kind == RAGGED:
+            return ragged.workspace_bytes(op, in_bytes, in_shapes)
+        return super().workspace_bytes(op, in_bytes, in_shapes)
+
+    def beside_s(self, op: OpNode, in_bytes: Sequence[Number], device: Device) -> Number:
+        """See `ragged.beside_s`."""
+        return ragged.beside_s(op, in_bytes, device)
+
+    def times(self, op: OpNode, in_bytes: Sequence[Number]) -> Number | float:
+        """See `ragged.times`."""
+        return ragged.times(op, in_bytes) if op.kind == RAGGED else 1.0
+
     def turn_price(self, device: Device) -> TurnPrice:
         """See `turns.step_turn_price`."""
         return turns.step_turn_price(device)
@@ -69,5 +87,6 @@ class XlaCpu(Backend):
     def set_aside(
         self, program: ShardedProgram, donated: Sequence[int], workspace: Workspace
     ) -> SetAside | None:
-        """See `predict.set_aside`."""
-        return predict.set_aside(program, donated, workspace)
+        """See `predict.set_aside`, and `ragged`."""
+        found = predict.set_aside(program, donated, workspace)
+        return found.with_more(ragged.kept_bytes(program))

@@ -1,0 +1,99 @@
+"""What a loop carries and makes anew in every round, told from what it only adds to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import autopar
+from autopar.ops.recurrences import recurring
+from autopar.trace import trace
+
+X = jnp.ones((4, 4))
+
+
+def positions(step: Callable[..., Any], start: Any) -> set[int]:
+    """The positions of what recurs in a scan of `step`."""
+    graph = trace(lambda s, xs: lax.scan(step, s, xs)[0], (start, jnp.ones((3, 4, 4)))).graph
+    return {int(graph.ops[n].params["position"]) for n in recurring(graph)}  # type: ignore[call-overload]
+
+
+CASES: dict[str, tuple[Callable[..., Any], Any, set[int]]] = {
+    "a sum": (lambda c, x: (c + x @ x, None), X, set()),
+    "a sum, moved and cast": (
+        lambda c, x: ((c.T.astype("bfloat16") - x).astype("float32"), None),
+        X,
+        set(),
+    ),
+    "a sum of what is chosen": (lambda c, x: (jnp.where(x > 0, c, c + x), None), X, set()),
+    "a part that is written": (lambda c, x: (c.at[1].add(x[0]), None), X, set()),
+    "a product": (lambda c, x: (x @ c, None), X, {0}),
+    "a product beside a sum": (lambda c, x: ((x @ c[0], c[1] + c[0]), None), (X, X), {0}),
+    "two that take turns, by sums": (lambda c, x: ((c[1], c[0] + x), None), (X, X), set()),
+    "two that take turns, by a product": (lambda c, x: ((c[1], x @ c[0]), None), (X, X), {0, 1}),
+    "a product of a sum of itself": (lambda c, x: ((c[1] + x, c[0] * 2), None), (X, X), {0, 1}),
+    "made of another that recurs": (
+        lambda c, x: ((jnp.sin(c[0]), c[1] + c[0] @ x), None),
+        (X, X),
+        {0},
+    ),
+    "a sum in a loop inside": (
+        lambda c, x: (lax.fori_loop(0, 3, lambda _, d: d + x, c), None),
+        X,
+        set(),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_recurs(name: str) -> None:
+    step, start, expected = CASES[name]
+    assert positions(step, start) == expected
+
+
+def test_a_recurrence_in_a_loop_inside_is_one_of_both() -> None:
+    def step(c: Any, x: Any) -> Any:
+        return lax.fori_loop(0, 3, lambda _, d: jnp.tanh(d) + x, c), None
+
+    graph = trace(lambda s, xs: lax.scan(step, s, xs)[0], (X, jnp.ones((3, 4, 4)))).graph
+    assert len(recurring(graph)) == len(
+        [n for n in graph.loop_carries.values() if graph.ops[n].ins[0].shape]
+    )
+
+
+def _likelihood(params: Any, ys: Any) -> Any:
+    """Of a Kalman filter: what its gradient carries backwards is of terms that cancel one another."""
+    f, h, q, r = params
+
+    def step(carry: Any, y: Any) -> Any:
+        total, mean, cov = carry
+        s = r + h @ cov @ h.T
+        root = jnp.linalg.cholesky(s)
+        gain = jax.scipy.linalg.cho_solve((root, True), h @ cov).T
+        off = y - h @ mean
+        total = total - 0.5 * off @ jax.scipy.linalg.cho_solve((root, True), off)
+        total = total - jnp.log(jnp.diag(root)).sum()
+        cov = cov - gain @ s @ gain.T
+        return (total, f @ (mean + gain @ off), f @ ((cov + cov.T) / 2) @ f.T + q), None
+
+    return lax.scan(step, (0.0, jnp.zeros(3), jnp.eye(3)), ys)[0][0]
+
+
+def test_the_gradient_of_a_filter_does_not_fall_apart() -> None:
+    """120 rounds, where latencies are most of the cost: once it was off by 1e13."""
+
+    def gradient(params: Any, ys: Any) -> Any:
+        return jax.grad(lambda p: -jax.vmap(lambda y: _likelihood(p, y))(ys).mean())(params)
+
+    key = jax.random.key(0)
+    params = 0.99 * jnp.eye(3), jax.random.normal(key, (2, 3)), 0.1 * jnp.eye(3), 0.1 * jnp.eye(2)
+    ys = jax.random.normal(jax.random.key(1), (64, 120, 2))
+    found = autopar.compile(gradient, cluster="2x4xcpu-1gbit")(params, ys)
+    for mine, plain in zip(found, jax.jit(gradient)(params, ys), strict=True):
+        np.testing.assert_allclose(mine, plain, rtol=1e-3, atol=1e-4 * float(jnp.abs(plain).max()))

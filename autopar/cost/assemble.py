@@ -29,6 +29,7 @@ from autopar.cost.pricing import Pricing, arrival_cost, compiler_of, costs_of
 from autopar.cost.tensor_edges import Ints, TensorEdge, TensorEdges, kinds_of, links_of
 from autopar.memory.counted import Usages
 from autopar.memory.variables import Caches
+from autopar.ops.recurrences import written_out
 from autopar.redistribute.route import Router
 from autopar.solve import Edge, Problem
 from autopar.solve.problem.factored_matrix import Matrix, matrix_of, part, twice
@@ -325,6 +326,10 @@ class Builder(Usages):
         return waiting(self.graph)
 
     @cached_property
+    def _made_again(self) -> frozenset[int]:
+        return written_out(self.graph)
+
+    @cached_property
     def _ready(self) -> frozenset[int]:
         return ready(self.graph)
 
@@ -352,6 +357,8 @@ class Builder(Usages):
     ) -> Router:
         """What waits for others is shared; what all readers can is done in their loops."""
         router = self.router.of(tensor)
+        if tensor.id in self._made_again:
+            router = router.unmasked
         if router.hidden is not router and may_hide(self.graph, tensor.id, uses):
             router = router.hidden
         if weight == 1 and tensor.id in self._waiting:

@@ -20,6 +20,7 @@ from autopar.core.dataflow import Dataflow, Use
 from autopar.core.graph import OpGraph, TensorInfo
 from autopar.cost.buckets import ready, waiting
 from autopar.cost.local_steps import in_loops
+from autopar.ops.recurrences import written_out
 
 Ints = NDArray[np.int64]
 NO_COPY = -1
@@ -163,6 +164,7 @@ def _looks(graph: OpGraph, flow: Dataflow, links: list[TensorEdge]) -> Ints:
     weights: dict[tuple[int | None, int | None], float] = {}
     wait = waiting(graph)
     at_once = ready(graph)
+    again = written_out(graph)
     found: list[int] = []
     for link in links:
         tensor = link.tensor
@@ -181,6 +183,7 @@ def _looks(graph: OpGraph, flow: Dataflow, links: list[TensorEdge]) -> Ints:
             weights[sides],
             tensor.id in wait,
             tensor.id in at_once,
+            tensor.id in again,
             is_fused,
         )
         found.append(numbers.setdefault((*look, is_cut, is_stored), len(numbers)))

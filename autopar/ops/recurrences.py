@@ -1,12 +1,14 @@
-"""Recurrences: what a loop carries and makes anew in every round of what it was, not only adds to.
+"""Recurrences: what is made anew in every round, or layer, of what it was in the one before, not only added to.
 
 A sum may be carried in parts: each device adds to its own. What is made anew may not. If part of that is made of the
 whole, which takes a reduction, and the rest of each device's own part, then parts may grow from round to round where
-the whole does not, until nothing is left of it: by 1e13 in 120 rounds of a Kalman filter's gradient in float32.
+the whole does not, until nothing is left of it: by 1e13 in 120 rounds of a Kalman filter's gradient in float32. So
+loops carry it whole or split; and where rounds are written out, what was reduced is not made a part of a sum again.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 from autopar.core.graph import OpGraph, OpNode
@@ -30,6 +32,32 @@ _EVERY = frozenset(
 """Operators that add up operands, or pass on their elements, at most once each."""
 _FIRST = frozenset({"pad", "scatter-add", "slice", "dynamic_slice", "dynamic_update_slice", "sub"})
 """Those that do so with their first operand; its elements that they leave out, or write over, are gone."""
+
+
+_FEWEST = 8
+"""Places of fewer operators are not looked at: in fewer rounds nothing grows by much."""
+
+
+@once_per_graph
+def written_out(graph: OpGraph) -> frozenset[int]:
+    """The ids of the tensors of repeated layers (`OpGraph.repeats`) that are made, by more than sums, of their like."""
+    count = Counter(graph.repeats)
+    bit: dict[int, int] = {}
+    for first, times in count.items():
+        if times >= _FEWEST:
+            bit[first] = 1 << len(bit)
+
+    known = _Dependences()
+    found: set[int] = set()
+    for op, first in zip(graph.ops, graph.repeats, strict=True) if bit else ():
+        known.grow(graph, op)
+        own = bit.get(first, 0)
+        for tensor in op.outs if own else ():
+            sums, others = known.of[tensor.id]
+            known.of[tensor.id] = sums | own, others
+            if others & own:
+                found.add(tensor.id)
+    return frozenset(found)
 
 
 @once_per_graph

@@ -130,6 +130,17 @@ class Router:
             )
         return self._without[barred]
 
+    @cached_property
+    def unmasked(self) -> Router:
+        """The routes on which nothing becomes a part of a sum."""
+        shared, fused, joined = (
+            None if other is self else _without_masks(other._price)
+            for other in (self.shared, self.fused, self.joined)
+        )
+        hidden = None if self.hidden is self else self.hidden.unmasked
+        price = _without_masks(self._price)
+        return Router(self.mesh, price, self._turn, shared, fused, hidden, joined)
+
     def cost_matrix(
         self,
         shape: Sequence[int],
@@ -250,6 +261,15 @@ class Router:
             self._paths[key] = ShortestPaths(alike(graph, classes), weights)
 
         return Tensor(graph, self._paths[key], turned(graph, order))
+
+
+def _without_masks(price: StepPrice) -> StepPrice:
+    """`price` under which there are no masks."""
+
+    def finite(kind: StepKind, axes: tuple[str, ...], size_bytes: int) -> float:
+        return math.inf if kind == "mask" else price(kind, axes, size_bytes)
+
+    return finite
 
 
 def _barred(price: StepPrice, barred: frozenset[str]) -> StepPrice:

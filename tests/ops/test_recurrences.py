@@ -12,7 +12,7 @@ import pytest
 from jax import lax
 
 import autopar
-from autopar.ops.recurrences import recurring
+from autopar.ops.recurrences import recurring, written_out
 from autopar.trace import trace
 
 X = jnp.ones((4, 4))
@@ -97,3 +97,27 @@ def test_the_gradient_of_a_filter_does_not_fall_apart() -> None:
     found = autopar.compile(gradient, cluster="2x4xcpu-1gbit")(params, ys)
     for mine, plain in zip(found, jax.jit(gradient)(params, ys), strict=True):
         np.testing.assert_allclose(mine, plain, rtol=1e-3, atol=1e-4 * float(jnp.abs(plain).max()))
+
+
+def test_layers_that_are_written_out_are_told_from_sums() -> None:
+    def layers(x: Any, w: Any) -> Any:
+        total = jnp.zeros_like(x)
+        for n in range(12):
+            x = jnp.tanh(x @ w) + n
+            total = total + x
+        return x, total
+
+    graph = trace(layers, (X, X)).graph
+    again = written_out(graph)
+    assert again
+    made = {t.id: op.kind for op in graph.ops for t in op.outs}
+    assert {made[t] for t in again} >= {"dot_general", "tanh"}
+    sums = [op.outs[0].id for op in graph.ops if op.kind == "add" and len(op.ins) == 2][1::2]
+    assert len(again) <= 3 * 11
+    assert graph.outputs[1].id in sums
+    assert graph.outputs[1].id not in again
+
+
+def test_few_layers_are_left_alone() -> None:
+    graph = trace(lambda x, w: jnp.tanh(jnp.tanh(x @ w) @ w), (X, X)).graph
+    assert not written_out(graph)

@@ -420,3 +420,15 @@ def test_what_hides_keeps_its_prices_where_axes_are_barred() -> None:
         for one in (router, router.hidden, router.without(("x",)), router.without(("x",)).hidden)
     ]
     assert costs == [2.0, 1.0, 2.0, 1.0]
+
+
+def test_without_masks_nothing_becomes_a_part_of_a_sum():
+    router = Router(PAIR, with_permutes)
+    whole, split = Placement.replicated(2), Placement((("x",), ()))
+    parts = Placement(((), ()), ("x",))
+    assert router.cost_matrix((8, 8), 4, (whole,), (parts,))[0, 0] < math.inf
+    barred = router.unmasked
+    assert barred.cost_matrix((8, 8), 4, (whole, split), (parts,)).min() == math.inf
+    for target in (whole, split):  # what is in parts is reduced as ever
+        found = (r.cost_matrix((8, 8), 4, (parts,), (target,)) for r in (router, barred))
+        assert next(found) == next(found)

@@ -262,3 +262,13 @@ def test_sweeps_do_not_grow_with_the_layers_that_are_told(is_told: bool) -> None
         assert few[min(few)] == many[min(many)] >= 10 * many[max(many)]
     else:
         assert [*few, *many] == [8 * 40, 8 * 200]
+
+
+def test_ties_are_broken_where_layers_at_an_end_have_fewer_candidates() -> None:
+    costs = (np.zeros(3), np.zeros(2), np.zeros(3))
+    edges = (Edge(0, 1, np.zeros((3, 2))), Edge(1, 2, np.zeros((2, 3))))
+    each = np.arange(3)
+    short = Shortened(Problem(costs, edges), each, np.arange(2), np.array([0, 0, 0]))
+    first, middle, last = short.without_ties().node_costs
+    assert (first == last).all()
+    assert len(middle) == 2

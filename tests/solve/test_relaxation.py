@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autopar.solve import Infeasible, Problem, SolveOptions, proven
+from autopar.solve import Infeasible, Problem, SolveOptions, Usage, proven
 from autopar.solve.certificate.proof import Prices
 from autopar.solve.parametric import relaxation
 from autopar.solve.parametric.relaxation import bounded_at, relaxed
@@ -97,3 +97,15 @@ def test_what_refutes_a_limit_is_let_go_of_at_once(monkeypatch: pytest.MonkeyPat
         assert made[0]() is None
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("value", [0.0, 1e-3])
+def test_prices_at_very_many_times_are_kept_though_each_is_next_to_nothing(value: float) -> None:
+    """As found for 70 layers written out: none was more than a ten-thousandth of all."""
+    count = 30_000
+    use = Usage(0, 0, count, np.array([1.0, 0.0]))
+    problem = Problem((np.array([0.0, 5.0]),), (), (use,), 0.5)
+    prices = Prices(np.arange(count, dtype=np.intp), np.full(count, value))
+    found = bounded_at(problem, prices, 0.5, 10.0, OPTIONS)
+    priced = value * count
+    assert found.bound == pytest.approx(min(priced, 5.0) - 0.5 * priced, abs=0.1)

@@ -73,9 +73,12 @@ UNBOUNDED = PricedBound(0.0)
 
 
 def _highest(prices: Prices) -> Prices:
-    """Those that matter, of the same sum: any prices prove a bound."""
+    """Those that matter, of the same sum: any prices prove a bound. Where each is too little by itself, all of them."""
     total = float(prices.values.sum())
     kept = prices.values >= _LEAST * total
+    if not total or not kept.any():
+        return prices
+
     values = prices.values[kept]
     return Prices(prices.times[kept], values * (total / float(values.sum())))
 

@@ -59,14 +59,12 @@ class Shortened:
         Of choices that cost the same one is the best then, and in every layer alike.
         """
         little = _TIE * sum(abs(float(cost.min())) for cost in self.problem.node_costs)
-        known = dict[int, Floats]()
-        for place, cost in zip(self.places.tolist(), self.problem.node_costs, strict=True):
-            if place not in known:
-                known[place] = little * np.random.default_rng(place).random(len(cost))
-        costs = (
-            c + known[place]
-            for c, place in zip(self.problem.node_costs, self.places.tolist(), strict=True)
-        )
+        known = dict[tuple[int, int], Floats]()
+        looks = [*zip(self.places.tolist(), self.problem.counts, strict=True)]
+        for place, count in looks:  # the ends of a network may have fewer candidates left
+            if (place, count) not in known:
+                known[place, count] = little * np.random.default_rng(place).random(count)
+        costs = (c + known[look] for c, look in zip(self.problem.node_costs, looks, strict=True))
         return derived(tuple(costs), self.problem.edges)
 
     def messages(self, flat: Flat, short: Flat, messages: Floats) -> Floats:

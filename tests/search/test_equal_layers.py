@@ -86,7 +86,7 @@ def asked_for(layers: int) -> Counter[str]:
 
 
 def test_what_is_asked_for_does_not_grow_with_equal_layers() -> None:
-    few, many = asked_for(8), asked_for(24)
+    few, many = asked_for(12), asked_for(24)
     assert set(few) == set(many)
     assert all(few.values())
     kinds, gone = (many.pop(name) - few.pop(name) for name in ("kinds", "nodes that go"))

@@ -29,6 +29,11 @@ def a_target_that_is_neither_a_function_nor_a_plan():
     _autopar("report model")
 
 
+def a_saved_plan_where_a_function_is_wanted():
+    Path("plan.json").write_text("{}")
+    _autopar("source plan.json")
+
+
 def a_target_whose_file_is_not_there():
     _autopar("report gone.py:task")
 

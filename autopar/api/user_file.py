@@ -70,7 +70,9 @@ def parse_target(text: str) -> tuple[Path, str]:
     """
     file, _, function = text.rpartition(":")
     if text.endswith(".json") and Path(text).is_file():
-        raise BadArgument(f"{text!r} is a saved plan, without its function: name that, as FILE.py:FUNCTION")
+        raise BadArgument(
+            f"{text!r} is a saved plan, without its function: name that, as FILE.py:FUNCTION"
+        )
     if not file.endswith(".py") or not function.isidentifier():
         raise BadArgument(f"{text!r} is neither FILE.py:FUNCTION nor a saved PLAN.json")
     if not Path(file).is_file():

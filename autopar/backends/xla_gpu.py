@@ -25,7 +25,7 @@ from autopar.ops.odd_products import (
     padding_shares,
 )
 from autopar.ops.picked import Number
-from autopar.ops.ragged_products import RAGGED, group_of
+from autopar.ops.ragged_products import RAGGED, group_count, group_of
 from autopar.ops.traits import traits_of
 from autopar.redistribute.step import TurnPrice
 from cost_models.compute import Device, moving_time_s
@@ -182,7 +182,7 @@ class XlaGpu(Backend):
     def beside_s(self, op: OpNode, in_bytes: Sequence[Number], device: Device) -> Number:
         """See `Backend.beside_s`: what `POOLING` and `RAGGED` are made of."""
         if op.kind == RAGGED:
-            rows = in_bytes[2] / op.ins[2].itemsize * in_bytes[0]
+            rows = group_count(op, in_bytes) * in_bytes[0]
             return (in_bytes[0] + rows * RAGGED_PASSES) * moving_time_s(
                 1.0, device
             ) + 2 * device.launch_s
@@ -195,7 +195,7 @@ class XlaGpu(Backend):
 
     def times(self, op: OpNode, in_bytes: Sequence[Number]) -> Number | float:
         """See `Backend.times`: of `RAGGED` once for each group."""
-        return in_bytes[2] / op.ins[2].itemsize if op.kind == RAGGED else 1.0
+        return group_count(op, in_bytes) if op.kind == RAGGED else 1.0
 
     def turn_price(self, device: Device) -> TurnPrice:
         """See `Backend.turn_price`."""

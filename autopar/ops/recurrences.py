@@ -32,8 +32,6 @@ _EVERY = frozenset(
 """Operators that add up operands, or pass on their elements, at most once each."""
 _FIRST = frozenset({"pad", "scatter-add", "slice", "dynamic_slice", "dynamic_update_slice", "sub"})
 """Those that do so with their first operand; its elements that they leave out, or write over, are gone."""
-
-
 _FEWEST = 8
 """Places of fewer operators are not looked at: in fewer rounds nothing grows by much."""
 
@@ -82,9 +80,9 @@ def _of_loop(graph: OpGraph, region: int, carries: list[int], leaving: dict[int,
         known.of[graph.ops[carry].outs[0].id] = 1 << n, 0
     first, last = graph.spans[region]
     inside = [op for op in graph.ops[first : last + 1] if op.id not in carries]
-    is_growing = True
-    while is_growing:
-        is_growing = sum(known.grow(graph, op) for op in inside) > 0
+    grown = inside
+    while grown:
+        grown = [op for op in inside if known.grow(graph, op)]
 
     sums, others = zip(
         *[known.of.get(graph.ops[leaving[c]].outs[0].id, (0, 0)) for c in carries], strict=True

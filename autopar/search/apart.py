@@ -52,11 +52,16 @@ def or_apart(planned: Planned, step_time_s: Callable[[Planned], float]) -> Plann
     )
     if not takes_longer or not is_free or solution is None or attempt is None:
         return planned
+    if planned.task.stop.is_over:
+        return planned
 
     apart = replace(planned.task, make_pricing=partial(_made, planned.task.make_pricing))
     try:
         stage = find_plan(apart, [planned.ground.mesh]).plan.stage
     except (NoFeasiblePlan, Unsolved):
+        return planned
+    except KeyboardInterrupt:  # what was found before is kept
+        planned.task.stop.note("keyboard")
         return planned
     choice = choice_of(planned.ground.space, stage)
     if choice is None:

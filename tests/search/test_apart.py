@@ -11,8 +11,13 @@ from jax import lax
 
 import autopar
 from autopar.api import make
+from autopar.search import apart
 
 MESH = {"x": 8}
+
+
+def interrupted(*_: Any) -> Any:
+    raise KeyboardInterrupt
 
 
 def experts(p: Any, x: Any) -> Any:
@@ -53,3 +58,8 @@ def test_a_program_that_shares_nothing_is_not_taken_for_one_that_does(
     assert before.objective_s < plan.objective_s  # what the search minimises is less
     assert before.serial_time_s > 1.3 * plan.serial_time_s
     assert before.lower_bound_s == pytest.approx(plan.lower_bound_s)
+
+
+def test_ctrl_c_leaves_the_plan_that_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(apart, "find_plan", interrupted)
+    assert planned().serial_time_s > planned().objective_s * 1.1

@@ -14,7 +14,7 @@ from autopar.core.parcels import LARGE_BYTES
 from autopar.core.program import ShardedProgram
 from autopar.ops.odd_products import Shares
 from autopar.ops.picked import Number
-from autopar.ops.ragged_products import RAGGED
+from autopar.ops.ragged_products import RAGGED, group_count
 from autopar.redistribute.step import PackPrice, StepPrice, TurnPrice
 from cost_models.compute import Device
 
@@ -68,8 +68,8 @@ class XlaCpu(Backend):
         return ragged.beside_s(op, in_bytes, device)
 
     def times(self, op: OpNode, in_bytes: Sequence[Number]) -> Number | float:
-        """See `ragged.times`."""
-        return ragged.times(op, in_bytes) if op.kind == RAGGED else 1.0
+        """See `Backend.times`: of `RAGGED` once for each group."""
+        return group_count(op, in_bytes) if op.kind == RAGGED else 1.0
 
     def turn_price(self, device: Device) -> TurnPrice:
         """See `turns.step_turn_price`."""

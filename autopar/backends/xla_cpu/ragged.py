@@ -13,7 +13,7 @@ from math import prod
 from autopar.core.graph import OpNode
 from autopar.core.program import Compute, ShardedProgram
 from autopar.ops.picked import Number
-from autopar.ops.ragged_products import RAGGED, group_of
+from autopar.ops.ragged_products import RAGGED, group_count, group_of
 from cost_models.compute import Device, moving_time_s
 
 _AROUND = 2
@@ -55,12 +55,7 @@ def kept_bytes(program: ShardedProgram) -> int:
     return matrices + sum(masks.values())
 
 
-def times(op: OpNode, in_bytes: Sequence[Number]) -> Number:
-    """How often the operations are done: once for each group."""
-    return in_bytes[2] / op.ins[2].itemsize
-
-
 def beside_s(op: OpNode, in_bytes: Sequence[Number], device: Device) -> Number:
     """Seconds of writing the rows for each group, and of reading them."""
-    rows = times(op, in_bytes) * in_bytes[0]
+    rows = group_count(op, in_bytes) * in_bytes[0]
     return rows * _PASSES * moving_time_s(1.0, device)
